@@ -1,0 +1,1 @@
+//! Buffer recycling with the semantics of the kernel's page_pool.

@@ -1,0 +1,151 @@
+//! The one error type of the library: what was tried, on what, the call and errno by name, and the remedy.
+
+use std::fmt;
+
+use nix::errno::Errno;
+
+/// A result of this library.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why something could not be done, in one line.
+#[derive(Debug, thiserror::Error)]
+pub struct Error {
+    kind: ErrorKind,
+    /// What was tried and on what, e.g. `attach native XDP to veth0 (ifindex 4)`.
+    what: String,
+    /// What the user can do about it.
+    remedy: Option<String>,
+}
+
+/// The kinds of failure; a caller can act on them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// A system call failed.
+    Syscall {
+        /// The call as the manual spells it, e.g. `bpf(BPF_LINK_CREATE)`.
+        call: &'static str,
+        /// What it answered.
+        errno: Errno,
+        /// The kernel's own words (netlink extack, verifier), where it gave any.
+        kernel_says: Option<String>,
+    },
+    /// The user's input does not fit: an argument, a file, a record.
+    Usage(String),
+    /// This machine or this interface can't do what was asked.
+    Unsupported(String),
+    /// A run was refused or given up because its result would mean nothing.
+    Invalid(String),
+    /// The user interrupted (SIGINT, SIGTERM).
+    Interrupted,
+}
+
+impl Error {
+    /// A failed system call.
+    #[must_use]
+    pub fn syscall(what: impl Into<String>, call: &'static str, errno: Errno) -> Self {
+        Self { kind: ErrorKind::Syscall { call, errno, kernel_says: None }, what: what.into(), remedy: None }
+    }
+
+    /// A failed system call whose error is an [`std::io::Error`].
+    #[must_use]
+    pub fn io(what: impl Into<String>, call: &'static str, error: &std::io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(code) => Self::syscall(what, call, Errno::from_raw(code)),
+            None => Self::invalid(what, format!("{call}: {error}")),
+        }
+    }
+
+    /// Input that does not fit.
+    #[must_use]
+    pub fn usage(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Usage(why.into()), what: what.into(), remedy: None }
+    }
+
+    /// Something this machine can't do.
+    #[must_use]
+    pub fn unsupported(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Unsupported(why.into()), what: what.into(), remedy: None }
+    }
+
+    /// A result that would mean nothing.
+    #[must_use]
+    pub fn invalid(what: impl Into<String>, why: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Invalid(why.into()), what: what.into(), remedy: None }
+    }
+
+    /// The user interrupted while `what` was under way.
+    #[must_use]
+    pub fn interrupted(what: impl Into<String>) -> Self {
+        Self { kind: ErrorKind::Interrupted, what: what.into(), remedy: None }
+    }
+
+    /// Adds what the user can do.
+    #[must_use]
+    pub fn remedy(mut self, remedy: impl Into<String>) -> Self {
+        self.remedy = Some(remedy.into());
+        self
+    }
+
+    /// Adds the kernel's own words to a failed system call; an empty text adds nothing.
+    #[must_use]
+    pub fn kernel_says(mut self, text: impl Into<String>) -> Self {
+        if let ErrorKind::Syscall { kernel_says, .. } = &mut self.kind {
+            *kernel_says = Some(text.into()).filter(|text| !text.trim().is_empty());
+        }
+        self
+    }
+
+    /// The kind of failure.
+    #[must_use]
+    pub fn kind(&self) -> &ErrorKind {
+        &self.kind
+    }
+
+    /// The errno of a failed system call.
+    #[must_use]
+    pub fn errno(&self) -> Option<Errno> {
+        match self.kind {
+            ErrorKind::Syscall { errno, .. } => Some(errno),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.kind {
+            ErrorKind::Syscall { call, errno, kernel_says } => {
+                write!(f, "can't {}: {call}: {errno:?} ({})", self.what, errno.desc())?;
+                if let Some(text) = kernel_says {
+                    write!(f, ": kernel says: {}", text.trim().replace('\n', " "))?;
+                }
+            }
+            ErrorKind::Usage(why) | ErrorKind::Unsupported(why) | ErrorKind::Invalid(why) => {
+                write!(f, "can't {}: {why}", self.what)?;
+            }
+            ErrorKind::Interrupted => write!(f, "interrupted: {}", self.what)?,
+        }
+        match &self.remedy {
+            Some(remedy) => write!(f, "; {remedy}"),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_call_is_one_line_with_the_errno_by_name_and_the_remedy() {
+        let error = Error::syscall("attach native XDP to veth0 (ifindex 4)", "bpf(BPF_LINK_CREATE)", Errno::ERANGE)
+            .kernel_says("MTU too large\nfor XDP\n")
+            .remedy("set its MTU to 3498 or less");
+        assert_eq!(
+            error.to_string(),
+            "can't attach native XDP to veth0 (ifindex 4): bpf(BPF_LINK_CREATE): ERANGE (Math result not \
+             representable): kernel says: MTU too large for XDP; set its MTU to 3498 or less"
+        );
+    }
+}

@@ -1,0 +1,8 @@
+//! xdplab: a laboratory for the Linux XDP data path.
+//!
+//! `docs/architecture.md` tells the run stage by stage and which module may know which.
+
+pub mod error;
+pub mod units;
+
+pub use error::{Error, ErrorKind, Result};
