@@ -3,6 +3,7 @@
 //! `docs/architecture.md` tells the run stage by stage and which module may know which.
 
 pub mod error;
+pub mod packet;
 pub mod units;
 
 pub use error::{Error, ErrorKind, Result};
