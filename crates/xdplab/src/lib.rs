@@ -4,6 +4,8 @@
 
 pub mod error;
 pub mod packet;
+pub mod stats;
 pub mod units;
+pub mod verdict;
 
 pub use error::{Error, ErrorKind, Result};

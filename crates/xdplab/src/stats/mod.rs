@@ -1,0 +1,128 @@
+//! What timed slices say: costs and differences in nanoseconds per packet, with intervals that hold.
+//!
+//! Pure: the same slices, in any order, give the same bits; there is no clock and no random number in here.
+//!
+//! The method of [`compare`]:
+//!
+//! 1. **Centring.** All copies of both variants run once in every block of a few milliseconds, so what moves the whole
+//!    block (clock frequency, a neighbour's load) is subtracted by a two-pass median polish of blocks and copies
+//!    (Tukey, *Exploratory Data Analysis*, 1977, ch. 11).
+//! 2. **Location.** Each copy's centred slices are cut into batches of consecutive blocks; a batch's location is the
+//!    median, which slices made slow by steal can't drag, and a copy's location is the mean over its batches.
+//! 3. **Interval.** *Copies are the unit*: where a program lies in memory changes its cost, and no number of slices of
+//!    one copy shows by how much. Welch's two-sample t over copy locations carries that; the scatter of the batches
+//!    carries whatever moved one variant and not the other for longer than a block.
+//!
+//! What the location means: the cost of the *typical* slice. A variant that only makes its rare slices slower (a longer
+//! tail, the same median) does not differ by this measure; the percentiles in [`Absolute`] show it.
+
+mod blocks;
+mod compare;
+mod multiple;
+mod robust;
+mod student;
+mod units;
+
+use serde::{Deserialize, Serialize};
+
+pub use compare::{Absolute, Comparison, absolute, compare, sequential};
+pub use multiple::benjamini_hochberg;
+pub use robust::{mad, median, percentile};
+pub use student::{Difference, Level};
+pub use units::{UnitsComparison, compare_units};
+
+/// One timed slice: consecutive packets of one copy of one variant on one CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slice {
+    /// `bpf_ktime_get_ns()` before the first timed packet.
+    pub start_ns: u64,
+    /// `bpf_ktime_get_ns()` after the last timed packet.
+    pub stop_ns: u64,
+    /// Packets between the two times.
+    pub packets: u32,
+    /// The CPU that ran it.
+    pub cpu: u16,
+    /// Which variant ran.
+    pub variant: u16,
+    /// Which separately loaded copy of that variant.
+    pub copy: u16,
+    /// The dispatcher's slot it was called from; a copy keeps its slot, so what the slot costs is part of the copy.
+    pub slot: u16,
+    /// Which block of the CPU's schedule; every copy of every variant has one slice in a block. Counts up per CPU.
+    pub block: u32,
+}
+
+impl Slice {
+    /// Nanoseconds per packet; `None` where no packet was counted or the time did not advance.
+    #[must_use]
+    pub fn ns_per_packet(&self) -> Option<f64> {
+        let time_ns = self.stop_ns.checked_sub(self.start_ns).filter(|&time_ns| time_ns > 0)?;
+        (self.packets > 0).then(|| time_ns as f64 / f64::from(self.packets))
+    }
+}
+
+/// An estimate with its two-sided interval.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// The estimate, in nanoseconds per packet.
+    #[serde(rename = "estimate_ns")]
+    pub estimate: f64,
+    /// Lower end, in nanoseconds per packet.
+    #[serde(rename = "low_ns")]
+    pub low: f64,
+    /// Upper end, in nanoseconds per packet.
+    #[serde(rename = "high_ns")]
+    pub high: f64,
+    /// The confidence the interval is built for.
+    pub level: Level,
+}
+
+impl Interval {
+    /// Half the width, in nanoseconds per packet: the difference that is just resolved.
+    #[must_use]
+    pub fn half_width(&self) -> f64 {
+        (self.high - self.low) / 2.0
+    }
+
+    /// Whether zero lies outside.
+    #[must_use]
+    pub fn excludes_zero(&self) -> bool {
+        self.low > 0.0 || self.high < 0.0
+    }
+}
+
+/// Why no interval can be given.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum NotEnough {
+    /// Too few blocks of the schedule hold slices of what was asked for.
+    #[error("{blocks} complete blocks of slices; at least {needed} are needed")]
+    Blocks {
+        /// Blocks that can be used.
+        blocks: usize,
+        /// Blocks needed.
+        needed: usize,
+    },
+    /// No slice with packets.
+    #[error("no slice with packets of variant {variant}")]
+    Slices {
+        /// The variant without slices.
+        variant: u16,
+    },
+    /// One independent unit (boot) a side.
+    #[error("one boot a side can't separate the change from the boot")]
+    Units {
+        /// Units of the baseline.
+        baseline: usize,
+        /// Units of the candidate.
+        candidate: usize,
+    },
+    /// A measured value is not a finite number.
+    #[error("a measured value is not a finite number")]
+    NotFinite,
+}
+
+#[cfg(test)]
+mod simulated;
+#[cfg(test)]
+mod tests;

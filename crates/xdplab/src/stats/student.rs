@@ -1,0 +1,148 @@
+//! Student's t: from an estimate with a standard error to an interval, a p-value and an equivalence test.
+
+use serde::{Deserialize, Serialize};
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+use super::{Interval, NotEnough};
+use crate::error::Error;
+
+/// The confidence of a two-sided interval, above 0.5 and below 1.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Level(f64);
+
+impl Level {
+    /// A level.
+    ///
+    /// # Errors
+    ///
+    /// A usage error unless `level` is above 0.5 and below 1.
+    pub fn new(level: f64) -> crate::Result<Self> {
+        if level > 0.5 && level < 1.0 {
+            Ok(Self(level))
+        } else {
+            Err(Error::usage(format!("use {level} as confidence level"), "it must be above 0.5 and below 1")
+                .remedy("0.95 is usual"))
+        }
+    }
+
+    /// The level as a share, e.g. 0.95.
+    #[must_use]
+    pub fn get(self) -> f64 {
+        self.0
+    }
+}
+
+/// 95 %.
+impl Default for Level {
+    fn default() -> Self {
+        Self(0.95)
+    }
+}
+
+impl TryFrom<f64> for Level {
+    type Error = Error;
+
+    fn try_from(level: f64) -> Result<Self, Error> {
+        Self::new(level)
+    }
+}
+
+impl From<Level> for f64 {
+    fn from(level: Level) -> Self {
+        level.0
+    }
+}
+
+/// A variance with the degrees of freedom of its estimate.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Variance {
+    pub(super) value: f64,
+    pub(super) degrees_of_freedom: f64,
+}
+
+impl Variance {
+    /// The sum of independent variance estimates, with Satterthwaite's degrees of freedom (Biometrics Bulletin 2, 1946).
+    pub(super) fn sum(parts: &[Self]) -> Self {
+        let value: f64 = parts.iter().map(|part| part.value).sum();
+        let weights: f64 = parts.iter().map(|part| part.value.powi(2) / part.degrees_of_freedom).sum();
+        let fewest = parts.iter().map(|part| part.degrees_of_freedom).fold(f64::INFINITY, f64::min);
+        // Equal values everywhere leave 0 / 0; the fewest degrees of freedom are then the cautious choice.
+        let degrees_of_freedom = if weights > 0.0 { value.powi(2) / weights } else { fewest };
+        Self { value, degrees_of_freedom }
+    }
+
+    /// The variance of the mean of `values` from their scatter; `None` below two values.
+    pub(super) fn of_mean(values: &[f64]) -> Option<Self> {
+        let count = values.len() as f64;
+        let mean = mean(values)?;
+        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        (values.len() > 1).then(|| Self { value: squares / (count - 1.0) / count, degrees_of_freedom: count - 1.0 })
+    }
+}
+
+/// The arithmetic mean; `None` without values.
+pub(super) fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// A difference, candidate minus baseline, as a t statistic has it.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Difference {
+    /// The difference in nanoseconds per packet: above zero, the candidate costs more.
+    pub delta: Interval,
+    /// Standard error of the difference, in nanoseconds per packet.
+    pub standard_error_ns: f64,
+    /// Degrees of freedom of the standard error.
+    pub degrees_of_freedom: f64,
+    /// Two-sided p-value of "there is no difference".
+    pub p_value: f64,
+}
+
+impl Difference {
+    pub(super) fn new(estimate: f64, variance: Variance, level: Level) -> Result<Self, NotEnough> {
+        let standard_error_ns = variance.value.sqrt();
+        let student = student(variance.degrees_of_freedom)?;
+        Ok(Self {
+            delta: interval(estimate, variance, level)?,
+            standard_error_ns,
+            degrees_of_freedom: variance.degrees_of_freedom,
+            p_value: match estimate.abs() / standard_error_ns {
+                // 0 / 0: no difference and no scatter.
+                t if t.is_nan() => 1.0,
+                t => 2.0 * student.sf(t),
+            },
+        })
+    }
+
+    /// Whether the difference is shown to lie within ± `margin_ns` nanoseconds per packet: both of two one-sided tests
+    /// (TOST, Schuirmann 1987), each with an error rate of 1 - level, reject a difference as large as the margin.
+    #[must_use]
+    pub fn equivalent_within(&self, margin_ns: f64) -> bool {
+        student(self.degrees_of_freedom).is_ok_and(|student| {
+            let reach = student.inverse_cdf(self.delta.level.get()) * self.standard_error_ns;
+            self.delta.estimate.abs() + reach < margin_ns
+        })
+    }
+}
+
+/// The two-sided interval about `estimate`.
+pub(super) fn interval(estimate: f64, variance: Variance, level: Level) -> Result<Interval, NotEnough> {
+    let reach = t_quantile(variance.degrees_of_freedom, level)? * variance.value.sqrt();
+    let (low, high) = (estimate - reach, estimate + reach);
+    if low.is_finite() && high.is_finite() {
+        Ok(Interval { estimate, low, high, level })
+    } else {
+        Err(NotEnough::NotFinite)
+    }
+}
+
+/// Half the width of the two-sided interval, in standard errors.
+pub(super) fn t_quantile(degrees_of_freedom: f64, level: Level) -> Result<f64, NotEnough> {
+    Ok(student(degrees_of_freedom)?.inverse_cdf(f64::midpoint(1.0, level.get())))
+}
+
+fn student(degrees_of_freedom: f64) -> Result<StudentsT, NotEnough> {
+    // Above a million the quantiles equal the normal distribution's to six digits.
+    StudentsT::new(0.0, 1.0, degrees_of_freedom.min(1e6)).or(Err(NotEnough::NotFinite))
+}
