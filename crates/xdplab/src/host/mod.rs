@@ -1,0 +1,10 @@
+//! The machine the measurement runs on: what it is, what it lets this process do, and where its CPUs spend their time.
+
+mod caps;
+mod cpu_times;
+mod fingerprint;
+mod root;
+
+pub use caps::{Capability, EffectiveCaps, require_privileges};
+pub use cpu_times::{CpuShares, CpuTimes};
+pub use fingerprint::{ConfigFile, Cpu, Environment, Frequency, Kernel};
