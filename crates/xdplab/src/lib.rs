@@ -4,10 +4,17 @@
 
 pub mod error;
 pub mod host;
+pub mod netlink;
 pub mod packet;
 pub mod reading;
 pub mod stats;
+pub mod topology;
 pub mod units;
 pub mod verdict;
+
+/// System calls that no crate wraps, and the unsafe code they need.
+pub mod sys {
+    pub mod ethtool;
+}
 
 pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,268 @@
+//! The laboratory: a veth pair between two namespaces, one end for the generator and one for the device under test.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsFd as _;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::unistd::{SysconfVar, sysconf};
+use serde::{Deserialize, Serialize};
+
+use super::netns::NetNs;
+use super::placement::{Placement, PlacementState};
+use crate::error::{Error, Result};
+use crate::netlink::{Ethtool, Rtnl, VethEnd};
+use crate::packet::MacAddr;
+use crate::sys::ethtool::{DriverInfo, EthtoolIoctl};
+
+/// The name of the generator's interface.
+const GENERATOR: &str = "gen0";
+/// The name of the DUT's interface.
+const DUT: &str = "dut0";
+/// Locally administered addresses (the bit 0x02 of the first byte); the bytes after it spell "XDP".
+const GENERATOR_MAC: MacAddr = MacAddr([0x02, 0x58, 0x44, 0x50, 0x00, 0x01]);
+const DUT_MAC: MacAddr = MacAddr([0x02, 0x58, 0x44, 0x50, 0x00, 0x02]);
+/// 198.18.0.0/15 is set aside for benchmarks of network devices (RFC 2544, appendix C.2.2).
+const GENERATOR_IPV4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+const DUT_IPV4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+const IPV4_PREFIX_LEN: u8 = 24;
+/// 2001:2::/48 is set aside for the same (RFC 5180, section 8, erratum 1752).
+const GENERATOR_IPV6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
+const DUT_IPV6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2);
+const IPV6_PREFIX_LEN: u8 = 64;
+/// How long the kernel may take to see the carrier on both ends.
+const CARRIER_DEADLINE: Duration = Duration::from_secs(5);
+
+/// What lab to build.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabSpec {
+    /// Receive queues and transmit queues of each end, 1 to 4096. Native XDP on veth needs as many receive queues as the
+    /// peer has transmit queues.
+    pub queues: u16,
+    /// The MTU of both ends in bytes.
+    pub mtu: u32,
+    /// Which CPU runs what.
+    pub placement: Placement,
+    /// Offloads of both ends, each by a name that [`Ethtool::set_offloads`] takes; those not named stay as veth has them.
+    pub offloads: Vec<(String, bool)>,
+}
+
+impl LabSpec {
+    /// One queue, 1500 bytes, and no offload that merges or splits packets or leaves checksums to the receiver.
+    #[must_use]
+    pub fn new(placement: Placement) -> Self {
+        let off = |name: &str| (name.to_owned(), false);
+        Self { queues: 1, mtu: 1500, placement, offloads: ["gro", "gso", "tso", "tx"].map(off).to_vec() }
+    }
+}
+
+/// One end of the veth pair in its namespace.
+#[derive(Debug)]
+pub struct Port {
+    /// The namespace.
+    pub netns: NetNs,
+    /// The interface's name.
+    pub name: String,
+    /// The interface's number in the namespace.
+    pub ifindex: u32,
+    /// Its Ethernet address.
+    pub mac: MacAddr,
+    /// Its IPv4 address.
+    pub ipv4: Ipv4Addr,
+    /// Its IPv6 address.
+    pub ipv6: Ipv6Addr,
+}
+
+/// A veth pair between two namespaces; the kernel sends nothing through it on its own. Dropping it removes everything.
+#[derive(Debug)]
+pub struct Lab {
+    spec: LabSpec,
+    /// The end that sends.
+    pub generator: Port,
+    /// The end whose XDP program is measured.
+    pub dut: Port,
+}
+
+impl Lab {
+    /// Builds the lab, and waits until frames can pass.
+    ///
+    /// # Errors
+    /// If the machine or the kernel can't hold what `spec` asks for; then nothing is left behind.
+    pub fn build(spec: &LabSpec) -> Result<Self> {
+        spec.placement.check()?;
+        // Until the lab is complete the namespaces alone own it: without them the veth pair goes too.
+        let (generator, dut) = (NetNs::new()?, NetNs::new()?);
+        let end = |name, netns, mac| VethEnd { name, netns, mac, queues: spec.queues, mtu: spec.mtu };
+        generator
+            .rtnl()?
+            .add_veth([end(GENERATOR, generator.as_fd(), GENERATOR_MAC), end(DUT, dut.as_fd(), DUT_MAC)])?;
+        let generator = Port::find(generator, GENERATOR, GENERATOR_MAC, GENERATOR_IPV4, GENERATOR_IPV6)?;
+        let dut = Port::find(dut, DUT, DUT_MAC, DUT_IPV4, DUT_IPV6)?;
+        let lab = Self { spec: spec.clone(), generator, dut };
+        for (port, peer) in [(&lab.generator, &lab.dut), (&lab.dut, &lab.generator)] {
+            port.configure(spec, peer)?;
+        }
+        for port in [&lab.generator, &lab.dut] {
+            port.await_carrier()?;
+        }
+        Ok(lab)
+    }
+
+    /// What the lab was built from.
+    #[must_use]
+    pub fn spec(&self) -> &LabSpec {
+        &self.spec
+    }
+
+    /// Makes the DUT's NAPI run where the placement wants it, and reads that back. To be called whenever an XDP program
+    /// was attached to an end that had none: veth has NAPI only from then on, and new threads are not pinned.
+    ///
+    /// # Errors
+    /// If the placement can't be met.
+    pub fn apply_placement(&self) -> Result<PlacementState> {
+        self.spec.placement.apply(&self.dut)
+    }
+
+    /// The lab as it is now, read back from the kernel.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn describe(&self) -> Result<LabDescription> {
+        Ok(LabDescription {
+            placement: self.spec.placement,
+            generator: self.generator.describe()?,
+            dut: self.dut.describe()?,
+        })
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // The namespaces would take the pair with them, but only some time after they are closed, and not while a socket
+        // or a program's link still holds one.
+        drop(self.dut.netns.rtnl().and_then(|mut rtnl| rtnl.delete_link(self.dut.ifindex)));
+    }
+}
+
+impl Port {
+    fn find(netns: NetNs, name: &str, mac: MacAddr, ipv4: Ipv4Addr, ipv6: Ipv6Addr) -> Result<Self> {
+        let ifindex = netns.rtnl()?.link_by_name(name)?.ifindex;
+        Ok(Self { netns, name: name.to_owned(), ifindex, mac, ipv4, ipv6 })
+    }
+
+    /// Sets offloads, goes up and gets addresses and the peer as a static neighbour.
+    fn configure(&self, spec: &LabSpec, peer: &Self) -> Result<()> {
+        let offloads: Vec<_> = spec.offloads.iter().map(|(name, on)| (name.as_str(), *on)).collect();
+        self.netns.run(Ethtool::open)?.set_offloads(self.ifindex, &offloads)?.keep();
+        let mut rtnl = self.netns.rtnl()?;
+        rtnl.set_silent(self.ifindex)?;
+        rtnl.set_up(self.ifindex)?;
+        for (own, other, prefix_len) in [
+            (IpAddr::V4(self.ipv4), IpAddr::V4(peer.ipv4), IPV4_PREFIX_LEN),
+            (IpAddr::V6(self.ipv6), IpAddr::V6(peer.ipv6), IPV6_PREFIX_LEN),
+        ] {
+            rtnl.add_address(self.ifindex, own, prefix_len)?;
+            rtnl.add_neighbour(self.ifindex, other, peer.mac)?;
+        }
+        Ok(())
+    }
+
+    fn await_carrier(&self) -> Result<()> {
+        let mut rtnl: Rtnl = self.netns.rtnl()?;
+        let deadline = Instant::now() + CARRIER_DEADLINE;
+        while !rtnl.link_by_index(self.ifindex)?.running {
+            if Instant::now() > deadline {
+                let why = format!("none within {} s", CARRIER_DEADLINE.as_secs());
+                return Err(Error::invalid(format!("see the carrier on {}", self.name), why));
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        Ok(())
+    }
+
+    /// The port as it is now, read back from the kernel.
+    ///
+    /// # Errors
+    /// If the kernel does not answer.
+    pub fn describe(&self) -> Result<PortDescription> {
+        let link = self.netns.rtnl()?.link_by_index(self.ifindex)?;
+        let features = self.netns.run(Ethtool::open)?.features(self.ifindex)?;
+        let channels = self.netns.run(Ethtool::open)?.channels(self.ifindex)?;
+        Ok(PortDescription {
+            name: link.name,
+            ifindex: link.ifindex,
+            mac: self.mac,
+            ipv4: self.ipv4,
+            ipv6: self.ipv6,
+            mtu: link.mtu,
+            rx_queues: channels.rx.or(channels.combined),
+            tx_queues: channels.tx.or(channels.combined),
+            features_on: features.into_iter().filter(|feature| feature.on).map(|feature| feature.name).collect(),
+            driver: self.netns.run(EthtoolIoctl::open)?.driver_info(&self.name)?,
+            netns_inode: self.netns.inode(),
+        })
+    }
+}
+
+/// A lab as the record keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LabDescription {
+    /// Which CPU runs what, as asked for; [`PlacementState`] says what was done.
+    #[serde(flatten)]
+    pub placement: Placement,
+    /// The end that sends.
+    pub generator: PortDescription,
+    /// The end whose XDP program is measured.
+    pub dut: PortDescription,
+}
+
+/// One end of the lab as the record keeps it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PortDescription {
+    /// The interface's name.
+    pub name: String,
+    /// The interface's number in its namespace.
+    pub ifindex: u32,
+    /// Its Ethernet address.
+    pub mac: MacAddr,
+    /// Its IPv4 address.
+    pub ipv4: Ipv4Addr,
+    /// Its IPv6 address.
+    pub ipv6: Ipv6Addr,
+    /// Its MTU in bytes: the payload of a frame, without the Ethernet header.
+    pub mtu: u32,
+    /// Its receive queues in use.
+    pub rx_queues: Option<u32>,
+    /// Its transmit queues in use.
+    pub tx_queues: Option<u32>,
+    /// Every offload feature that is on, by the kernel's name; all others are off.
+    pub features_on: Vec<String>,
+    /// Its driver.
+    pub driver: DriverInfo,
+    /// The number of its namespace, as `lsns` shows it.
+    pub netns_inode: u64,
+}
+
+/// The largest MTU in bytes of a veth end whose peer runs native XDP; `frags` says whether the program takes frames of
+/// several buffers (`xdp.frags`, Linux 5.18 and later). Above it the attachment fails with `ERANGE`.
+///
+/// The formula is `veth_xdp_set`'s (`drivers/net/veth.c`): a page less the headroom, the `skb_shared_info` at its end and
+/// the Ethernet header, with frags `MAX_SKB_FRAGS` more pages. The sizes are those of 64-bit kernels with 64-byte cache
+/// lines and the default of 17 fragments; [`crate::netlink::LinkInfo::max_mtu`] of the peer tells the kernel's own result
+/// once a program is attached.
+///
+/// # Errors
+/// If the page size is unknown.
+pub fn native_xdp_mtu_limit(frags: bool) -> Result<u32> {
+    const XDP_PACKET_HEADROOM: u32 = 256;
+    /// 0 on x86 and powerpc, 2 elsewhere (`include/linux/skbuff.h` and the architectures' overrides).
+    const NET_IP_ALIGN: u32 = if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) { 0 } else { 2 };
+    const SKB_SHARED_INFO: u32 = 320;
+    const ETH_HLEN: u32 = 14;
+    const MAX_SKB_FRAGS: u32 = 17;
+    let page = sysconf(SysconfVar::PAGE_SIZE).ok().flatten().and_then(|size| u32::try_from(size).ok());
+    let page =
+        page.ok_or_else(|| Error::unsupported("compute the MTU limit of native XDP", "the page size is unknown"))?;
+    let one_buffer = page - XDP_PACKET_HEADROOM - NET_IP_ALIGN - SKB_SHARED_INFO - ETH_HLEN;
+    Ok(if frags { one_buffer + page * MAX_SKB_FRAGS } else { one_buffer })
+}

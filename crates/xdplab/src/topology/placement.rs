@@ -1,0 +1,226 @@
+//! Which CPU runs the generator and which the device under test.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use super::lab::Port;
+use crate::error::{Error, Result};
+use crate::netlink::{Napi, Netdev};
+
+/// How long the kernel may take to start its NAPI threads.
+const THREADS_DEADLINE: Duration = Duration::from_secs(1);
+
+/// Which CPU runs what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "placement", rename_all = "lowercase")]
+pub enum Placement {
+    /// The generator and the DUT's NAPI, as softirq, take turns on one CPU.
+    Same {
+        /// That CPU.
+        cpu: usize,
+    },
+    /// The DUT's NAPI is polled by kernel threads (threaded NAPI, Linux 5.12 and later) on a CPU of its own.
+    Split {
+        /// The generator's CPU.
+        generator_cpu: usize,
+        /// The CPU of the DUT's NAPI threads.
+        dut_cpu: usize,
+    },
+}
+
+impl Placement {
+    /// Generator and DUT on one CPU: the last that the calling thread may use, since the first ones serve most interrupts.
+    ///
+    /// # Errors
+    /// If the kernel does not tell the thread's CPUs.
+    pub fn same() -> Result<Self> {
+        match allowed_cpus()?.last() {
+            Some(&cpu) => Ok(Self::Same { cpu }),
+            None => Err(Error::unsupported("place generator and DUT on one CPU", "this thread may use no CPU")),
+        }
+    }
+
+    /// Generator and DUT on a CPU each, the DUT on the last one that the calling thread may use.
+    ///
+    /// # Errors
+    /// If the thread may use only one CPU.
+    pub fn split() -> Result<Self> {
+        match allowed_cpus()?.as_slice() {
+            [.., generator_cpu, dut_cpu] => Ok(Self::Split { generator_cpu: *generator_cpu, dut_cpu: *dut_cpu }),
+            _ => Err(Error::unsupported("split generator and DUT", "this thread may use only one CPU")
+                .remedy("allow it two CPUs (taskset, cpuset), or take placement \"same\"")),
+        }
+    }
+
+    /// The CPU on which the generator runs.
+    #[must_use]
+    pub fn generator_cpu(self) -> usize {
+        match self {
+            Self::Same { cpu } => cpu,
+            Self::Split { generator_cpu, .. } => generator_cpu,
+        }
+    }
+
+    /// The CPU on which the DUT runs.
+    #[must_use]
+    pub fn dut_cpu(self) -> usize {
+        match self {
+            Self::Same { cpu } => cpu,
+            Self::Split { dut_cpu, .. } => dut_cpu,
+        }
+    }
+
+    /// Refuses a placement that this machine can't hold.
+    pub(super) fn check(self) -> Result<()> {
+        let what = "place generator and DUT";
+        for cpu in [self.generator_cpu(), self.dut_cpu()] {
+            if !fs::exists(format!("/sys/devices/system/cpu/cpu{cpu}/topology")).unwrap_or(false) {
+                return Err(Error::usage(what, format!("CPU {cpu} is not there or offline"))
+                    .remedy("/sys/devices/system/cpu/online lists those that are online"));
+            }
+        }
+        match self {
+            Self::Split { generator_cpu, dut_cpu } if generator_cpu == dut_cpu => {
+                Err(Error::usage(what, format!("CPU {dut_cpu} is to run both")).remedy("take placement \"same\""))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the NAPI of `port` run where the placement wants it.
+    pub(super) fn apply(self, port: &Port) -> Result<PlacementState> {
+        let threaded = matches!(self, Self::Split { .. });
+        set_threaded(port, threaded)?;
+        let mut netdev = port.netns.run(Netdev::open)?;
+        if !threaded {
+            let napis = netdev.napis(port.ifindex)?;
+            return match napis.iter().find(|napi| napi.pid.is_some()) {
+                Some(napi) => Err(Error::invalid(
+                    format!("let softirq poll NAPI {} of {}", napi.id, port.name),
+                    "a kernel thread still polls it",
+                )),
+                None => Ok(PlacementState { placement: self, napi_ids: ids(&napis), threads: Vec::new() }),
+            };
+        }
+        let napis = threaded_napis(&mut netdev, port)?;
+        let threads = napis.iter().map(|napi| pin(napi, port, self.dut_cpu())).collect::<Result<_>>()?;
+        Ok(PlacementState { placement: self, napi_ids: ids(&napis), threads })
+    }
+}
+
+/// Where the DUT's NAPI runs, as read back from the kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacementState {
+    /// What was asked for.
+    pub placement: Placement,
+    /// The DUT's NAPI instances; none before an XDP program is attached (or GRO is on) there.
+    pub napi_ids: Vec<u32>,
+    /// The kernel threads that poll them; none where softirq does.
+    pub threads: Vec<NapiThread>,
+}
+
+/// A kernel thread that polls one NAPI instance.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NapiThread {
+    /// The NAPI instance.
+    pub napi_id: u32,
+    /// The thread.
+    pub pid: i32,
+    /// The CPUs it may run on.
+    pub cpus: Vec<usize>,
+}
+
+fn ids(napis: &[Napi]) -> Vec<u32> {
+    napis.iter().map(|napi| napi.id).collect()
+}
+
+fn set_threaded(port: &Port, threaded: bool) -> Result<()> {
+    let path = format!("class/net/{}/threaded", port.name);
+    let wanted = if threaded { "1" } else { "0" };
+    let sysfs = port.netns.sysfs()?;
+    if sysfs.read(&path)? == wanted {
+        return Ok(());
+    }
+    sysfs.write(&path, wanted).map_err(|error| {
+        if error.errno() == Some(Errno::EOPNOTSUPP) {
+            error.remedy("veth has NAPI only while an XDP program is attached or GRO is on: attach first")
+        } else {
+            error
+        }
+    })?;
+    match sysfs.read(&path)? {
+        read if read == wanted => Ok(()),
+        read => Err(Error::invalid(format!("write {wanted:?} to /sys/{path}"), format!("it still reads {read:?}"))),
+    }
+}
+
+/// The NAPI instances of `port`, once each has its thread.
+fn threaded_napis(netdev: &mut Netdev, port: &Port) -> Result<Vec<Napi>> {
+    let deadline = Instant::now() + THREADS_DEADLINE;
+    loop {
+        let napis = netdev.napis(port.ifindex)?;
+        if !napis.is_empty() && napis.iter().all(|napi| napi.pid.is_some()) {
+            return Ok(napis);
+        }
+        if Instant::now() > deadline {
+            let without = napis.iter().filter(|napi| napi.pid.is_none()).count();
+            let why = format!("{without} of its {} NAPI instances have no thread", napis.len());
+            return Err(Error::invalid(format!("find the NAPI threads of {}", port.name), why));
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Pins the thread of `napi` to `cpu` and reads back where it may run.
+fn pin(napi: &Napi, port: &Port, cpu: usize) -> Result<NapiThread> {
+    let pid = napi.pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
+    let what = format!("pin the thread {pid} of NAPI {} of {} to CPU {cpu}", napi.id, port.name);
+    // The kernel names the thread by its id in the initial pid namespace; elsewhere that may be some other process.
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    if !name.starts_with("napi/") {
+        return Err(Error::unsupported(what, "no NAPI thread has this process id here")
+            .remedy("run in the initial pid namespace"));
+    }
+    let syscall = |call| {
+        let what = what.clone();
+        move |errno| Error::syscall(what, call, errno)
+    };
+    let mut set = CpuSet::new();
+    set.set(cpu).map_err(syscall("sched_setaffinity"))?;
+    sched_setaffinity(Pid::from_raw(pid), &set).map_err(syscall("sched_setaffinity"))?;
+    let cpus = cpus_of(pid).map_err(syscall("sched_getaffinity"))?;
+    if cpus == [cpu] {
+        Ok(NapiThread { napi_id: napi.id, pid, cpus })
+    } else {
+        Err(Error::invalid(what, format!("it may still run on {cpus:?}")))
+    }
+}
+
+/// The CPUs that the calling thread may use.
+fn allowed_cpus() -> Result<Vec<usize>> {
+    cpus_of(0).map_err(|errno| Error::syscall("read the CPUs this thread may use", "sched_getaffinity", errno))
+}
+
+fn cpus_of(pid: i32) -> nix::Result<Vec<usize>> {
+    let set = sched_getaffinity(Pid::from_raw(pid))?;
+    Ok((0..CpuSet::count()).filter(|&cpu| set.is_set(cpu).unwrap_or(false)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_placement_that_the_machine_can_not_hold_is_refused_with_a_remedy() {
+        let both = Placement::Split { generator_cpu: 0, dut_cpu: 0 }.check().unwrap_err();
+        assert_eq!(both.to_string(), "can't place generator and DUT: CPU 0 is to run both; take placement \"same\"");
+        let absent = Placement::Same { cpu: 99_999 }.check().unwrap_err();
+        assert!(absent.to_string().contains("CPU 99999 is not there or offline"), "{absent}");
+        Placement::same().unwrap().check().unwrap();
+    }
+}
