@@ -1,0 +1,21 @@
+//! Tests against the running kernel, most of them as root. Each has network namespaces of its own, so that they can run
+//! beside each other; none touches an interface of the machine.
+//!
+//! Where a test's needs are not met it is shown as ignored, with the reason. With `XDPLAB_REQUIRE_KERNEL_TESTS=1` it
+//! fails instead, unless the kernel itself lacks what is needed.
+
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking, and say what was ignored")]
+
+mod support;
+mod topology;
+
+use std::process::ExitCode;
+
+use libtest_mimic::Arguments;
+
+fn main() -> ExitCode {
+    if let Some(code) = support::child::run_if_asked(&[topology::CHILDREN]) {
+        return code;
+    }
+    support::run(&Arguments::from_args(), topology::tests())
+}

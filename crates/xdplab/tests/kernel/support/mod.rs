@@ -1,0 +1,105 @@
+//! Tests that say what they need, and what is said when it is not there.
+
+pub(crate) mod child;
+pub(crate) mod xdp;
+
+use std::env;
+use std::process::ExitCode;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+use nix::errno::Errno;
+use xdplab::topology::NetNs;
+
+/// Set to 1 where every test must run that the kernel is able to run.
+const REQUIRE: &str = "XDPLAB_REQUIRE_KERNEL_TESTS";
+
+/// The tests that were ignored, each as its name and reason.
+static IGNORED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+/// Something that a test can't do without.
+pub(crate) struct Need {
+    pub(crate) name: &'static str,
+    pub(crate) probe: fn() -> Probe,
+}
+
+/// Whether a need is met.
+pub(crate) enum Probe {
+    Met,
+    /// This process may not do it: a matter of how the tests are run.
+    NotPermitted(String),
+    /// The kernel or the machine can't do it, whoever asks.
+    Lacking(String),
+}
+
+impl Probe {
+    /// Judges an attempt: a refusal for want of rights is one thing, every other failure the kernel's own.
+    pub(crate) fn of<T>(attempt: xdplab::Result<T>) -> Self {
+        match attempt {
+            Ok(_) => Self::Met,
+            Err(error) if matches!(error.errno(), Some(Errno::EPERM | Errno::EACCES)) => {
+                Self::NotPermitted(error.to_string())
+            }
+            Err(error) => Self::Lacking(error.to_string()),
+        }
+    }
+}
+
+/// Network namespaces can be made.
+pub(crate) const NETNS: Need = Need { name: "network namespaces", probe: || Probe::of(NetNs::new()) };
+
+/// The machine has two CPUs.
+pub(crate) const TWO_CPUS: Need = Need {
+    name: "two CPUs",
+    probe: || match std::thread::available_parallelism() {
+        Ok(cpus) if cpus.get() >= 2 => Probe::Met,
+        _ => Probe::Lacking("there is one".to_owned()),
+    },
+};
+
+/// A test called `name` that runs where all its needs are met; it fails by panicking.
+pub(crate) fn test(name: &'static str, needs: &'static [&'static Need], body: fn()) -> Trial {
+    Trial::ignorable_test(name, move || match unmet(needs) {
+        None => {
+            body();
+            Ok(Completion::Completed)
+        }
+        Some((reason, kernel_lacks)) => {
+            if !kernel_lacks && env::var(REQUIRE).is_ok_and(|value| value == "1") {
+                return Err(Failed::from(format!("{REQUIRE}=1, but it can't run: {reason}")));
+            }
+            IGNORED.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{name}: {reason}"));
+            Ok(Completion::ignored_with(reason))
+        }
+    })
+}
+
+/// The first need that is not met: why, and whether the kernel is to blame.
+fn unmet(needs: &[&Need]) -> Option<(String, bool)> {
+    needs.iter().find_map(|need| match (need.probe)() {
+        Probe::Met => None,
+        Probe::NotPermitted(why) => Some((format!("needs {}, not permitted: {why}", need.name), false)),
+        Probe::Lacking(why) => Some((format!("needs {}, which the kernel lacks: {why}", need.name), true)),
+    })
+}
+
+/// Runs the tests, and ends with the list of those that were ignored.
+pub(crate) fn run(arguments: &Arguments, tests: Vec<Trial>) -> ExitCode {
+    let conclusion = libtest_mimic::run(arguments, tests);
+    let ignored = IGNORED.lock().unwrap_or_else(PoisonError::into_inner);
+    if !ignored.is_empty() {
+        println!("{} kernel tests were ignored:", ignored.len());
+        ignored.iter().for_each(|test| println!("    {test}"));
+    }
+    conclusion.exit_code()
+}
+
+/// Waits until `condition` holds; panics with `what` if it does not within `seconds`.
+pub(crate) fn eventually(what: &str, seconds: u64, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(seconds);
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within {seconds} s: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
