@@ -76,8 +76,7 @@ struct softirq {
 struct pool {
 	__u64 held;
 	__u64 released;
-	__u32 owner;
-	__u32 unused;
+	__u64 owner;
 };
 
 struct message {

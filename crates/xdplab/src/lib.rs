@@ -2,19 +2,27 @@
 //!
 //! `docs/architecture.md` tells the run stage by stage and which module may know which.
 
+pub mod bpf;
+pub mod cli;
+pub mod device;
 pub mod error;
+pub mod generator;
+pub mod guard;
 pub mod host;
 pub mod netlink;
+pub mod observe;
+pub mod observed;
 pub mod packet;
 pub mod reading;
+pub mod record;
+pub mod report;
+pub mod rig;
+pub mod run;
+pub mod sample;
 pub mod stats;
+pub mod sys;
 pub mod topology;
 pub mod units;
 pub mod verdict;
-
-/// System calls that no crate wraps, and the unsafe code they need.
-pub mod sys {
-    pub mod ethtool;
-}
 
 pub use error::{Error, ErrorKind, Result};

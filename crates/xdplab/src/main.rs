@@ -1,2 +1,5 @@
 //! The command line of xdplab.
-fn main() {}
+
+fn main() -> std::process::ExitCode {
+    xdplab::cli::main()
+}

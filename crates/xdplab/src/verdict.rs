@@ -1,8 +1,10 @@
 //! From an interval to a decision, with reasons a program can read.
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
-use crate::stats::{Comparison, Difference, UnitsComparison};
+use crate::stats::{Comparison, Difference, NotEnough, UnitsComparison};
 
 /// What a comparison says about the candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -36,6 +38,16 @@ pub enum Reason {
         /// The guard's name.
         guard: String,
     },
+    /// There are not enough data for an interval.
+    NotEnough {
+        /// What is missing.
+        why: String,
+    },
+    /// Among this many candidates a difference like this one comes up by chance.
+    ManyCandidates {
+        /// The p-value corrected for their number (Benjamini-Hochberg).
+        adjusted_p_value: f64,
+    },
     /// One copy on a side: the change can't be told from where the program lies in memory.
     LayoutNotIncluded,
     /// The interval holds zero.
@@ -59,17 +71,51 @@ pub enum Reason {
     },
 }
 
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::GuardFailed { guard } => write!(f, "the guard {guard} failed"),
+            Self::NotEnough { why } => write!(f, "{why}"),
+            Self::ManyCandidates { adjusted_p_value } => {
+                write!(f, "with several candidates this may be chance (corrected p = {adjusted_p_value:.3})")
+            }
+            Self::LayoutNotIncluded => {
+                write!(f, "one copy of a variant can't tell the change from where the program lies in memory")
+            }
+            Self::IncludesZero { resolved_ns } => {
+                write!(f, "resolves {resolved_ns:.2} ns, and the interval holds zero")
+            }
+            Self::BelowFloor { effect_ns, floor_ns } => {
+                write!(f, "the effect of {effect_ns:.2} ns is not above the floor of {floor_ns} ns")
+            }
+            Self::WithinControl { effect_ns, control_ns } => {
+                write!(f, "the effect of {effect_ns:.2} ns is not above the {control_ns:.2} ns of the A/A control")
+            }
+        }
+    }
+}
+
+/// The verdict where there is no comparison at all.
+#[must_use]
+pub fn not_enough(reason: &NotEnough, failed_guards: &[String]) -> Verdict {
+    let mut reasons = guards(failed_guards);
+    reasons.push(Reason::NotEnough { why: reason.to_string() });
+    Verdict::Inconclusive { reasons, needs_seconds: None }
+}
+
 /// Decides about an interleaved comparison.
 ///
 /// Slower or faster needs an interval without zero and an effect above both `floor_ns` and what the A/A control `aa`
 /// showed: its difference, or its interval's far end where that interval excludes zero, since the method then promises
-/// too much. With a `margin_ns`, the two one-sided tests within it come first. A failed guard leaves no decision.
+/// too much. Where several candidates were compared, `adjusted_p_value` must be small enough too. With a `margin_ns`, the
+/// two one-sided tests within it come first. A failed guard leaves no decision.
 #[must_use]
 pub fn decide(
     comparison: &Comparison,
     aa: Option<&Comparison>,
     floor_ns: f64,
     margin_ns: Option<f64>,
+    adjusted_p_value: Option<f64>,
     failed_guards: &[String],
 ) -> Verdict {
     let mut against = guards(failed_guards);
@@ -77,7 +123,15 @@ pub fn decide(
         against.push(Reason::LayoutNotIncluded);
     }
     let control_ns = aa.map_or(0.0, |aa| control(&aa.difference));
-    judge(&comparison.difference, floor_ns, control_ns, margin_ns, against).unwrap_or_else(|reasons| {
+    let decided = judge(&comparison.difference, floor_ns, control_ns, margin_ns, against);
+    let alpha = 1.0 - comparison.difference.delta.level.get();
+    let decided = match (decided, adjusted_p_value) {
+        (Ok(Verdict::Slower | Verdict::Faster), Some(adjusted_p_value)) if adjusted_p_value > alpha => {
+            Err(vec![Reason::ManyCandidates { adjusted_p_value }])
+        }
+        (decided, _) => decided,
+    };
+    decided.unwrap_or_else(|reasons| {
         let needs_seconds = comparison.seconds_needed(margin_ns.unwrap_or(floor_ns)).filter(|&seconds| seconds > 0.0);
         Verdict::Inconclusive { reasons, needs_seconds }
     })

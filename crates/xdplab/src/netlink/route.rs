@@ -1,6 +1,7 @@
 //! The `rtnetlink` family: links, addresses, neighbours and routes.
 
 use std::collections::BTreeSet;
+use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -16,7 +17,7 @@ use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, Neig
 use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::socket::Socket;
 use crate::error::{Error, Result};
@@ -73,15 +74,26 @@ pub struct Peer {
 }
 
 /// How an XDP program is attached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum XdpMode {
-    /// In the driver (`XDP_FLAGS_DRV_MODE`), also called native.
+    /// In the driver (`XDP_FLAGS_DRV_MODE`).
     Native,
-    /// On `sk_buff`s (`XDP_FLAGS_SKB_MODE`), also called generic.
+    /// On `sk_buff`s (`XDP_FLAGS_SKB_MODE`), also called generic XDP.
+    #[serde(rename = "skb")]
     Generic,
     /// In the NIC (`XDP_FLAGS_HW_MODE`).
     Offload,
+}
+
+impl fmt::Display for XdpMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Native => "native",
+            Self::Generic => "skb",
+            Self::Offload => "offload",
+        })
+    }
 }
 
 /// An XDP program on an interface (`IFLA_XDP`).

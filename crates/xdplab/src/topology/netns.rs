@@ -60,6 +60,16 @@ impl NetNs {
         self.inode
     }
 
+    /// A second handle on the same namespace, which lives as long as one of them does.
+    ///
+    /// # Errors
+    /// The process has no descriptor left.
+    pub fn try_clone(&self) -> Result<Self> {
+        let what = || format!("hold network namespace {} once more", self.inode);
+        let file = self.file.try_clone().map_err(|error| Error::io(what(), "fcntl(F_DUPFD_CLOEXEC)", &error))?;
+        Ok(Self { file, inode: self.inode })
+    }
+
     /// Moves the calling thread into the namespace for good. Sockets made before stay where they were made.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Which CPU runs the generator and which the device under test.
 
+use std::fmt;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -31,6 +32,17 @@ pub enum Placement {
         /// The CPU of the DUT's NAPI threads.
         dut_cpu: usize,
     },
+}
+
+impl fmt::Display for Placement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Same { cpu } => write!(f, "generator and device on CPU {cpu} (same)"),
+            Self::Split { generator_cpu, dut_cpu } => {
+                write!(f, "generator on CPU {generator_cpu}, device on CPU {dut_cpu} (split)")
+            }
+        }
+    }
 }
 
 impl Placement {

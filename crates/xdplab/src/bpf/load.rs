@@ -1,0 +1,127 @@
+//! Loading: constants set, map sizes set, frags where the kernel takes it.
+
+use std::collections::BTreeMap;
+use std::sync::OnceLock;
+
+use aya::maps::{Map, MapData};
+use aya::programs::{ProgramError, Xdp};
+use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
+use nix::errno::Errno;
+
+use super::Committed;
+use crate::error::{Error, Result};
+
+/// What the loader sets in an object before it goes into the kernel.
+#[derive(Clone, Debug, Default)]
+pub struct Object {
+    /// `const volatile __u32` globals by name.
+    pub globals: BTreeMap<&'static str, u32>,
+    /// `max_entries` of maps by name.
+    pub map_entries: BTreeMap<&'static str, u32>,
+    /// The object has CO-RE relocations against this kernel's types.
+    pub needs_kernel_types: bool,
+}
+
+/// This kernel's types, read once in a process: parsing them takes a tenth of a second.
+///
+/// # Errors
+/// `/sys/kernel/btf/vmlinux` is not there (kernel built without `CONFIG_DEBUG_INFO_BTF`) or can't be read.
+pub fn kernel_btf() -> Result<&'static Btf> {
+    static BTF: OnceLock<std::result::Result<Btf, String>> = OnceLock::new();
+    BTF.get_or_init(|| Btf::from_sys_fs().map_err(|error| error.to_string())).as_ref().map_err(|error| {
+        Error::unsupported("read this kernel's types from /sys/kernel/btf/vmlinux", error.clone())
+            .remedy("use a kernel with CONFIG_DEBUG_INFO_BTF=y")
+    })
+}
+
+/// Creates the object's maps and makes its programs ready to be loaded one by one.
+///
+/// # Errors
+/// The maps could not be created, or this kernel's types are needed and not to be had.
+pub fn load(committed: Committed, object: &Object) -> Result<Ebpf> {
+    let mut loader = EbpfLoader::new();
+    loader.btf(if object.needs_kernel_types { Some(kernel_btf()?) } else { None });
+    for (name, value) in &object.globals {
+        loader.override_global(name, value, true);
+    }
+    for (name, entries) in &object.map_entries {
+        loader.map_max_entries(name, *entries);
+    }
+    loader.load(committed.bytes).map_err(|error| describe_ebpf_error(committed.name, &error))
+}
+
+/// Loads the program `name` of an object of ours into the kernel, if it is not there yet.
+///
+/// # Errors
+/// The verifier or the kernel refused it.
+pub fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Xdp> {
+    let what = format!("load the XDP program {name}");
+    let program = ebpf.program_mut(name).ok_or_else(|| Error::invalid(&what, "the object does not have it"))?;
+    let program: &mut Xdp =
+        program.try_into().map_err(|error: ProgramError| Error::invalid(&what, error.to_string()))?;
+    if program.fd().is_err() {
+        program.load().map_err(|error| describe_load_error(what, &error))?;
+    }
+    Ok(program)
+}
+
+/// Takes a map out of an object, as the typed map that the caller expects.
+///
+/// # Errors
+/// The object has no such map, or it is of another type.
+pub fn take_map<T>(ebpf: &mut Ebpf, name: &str) -> Result<T>
+where
+    T: TryFrom<Map, Error = aya::maps::MapError>,
+{
+    let what = format!("open the BPF map {name}");
+    let map = ebpf.take_map(name).ok_or_else(|| Error::invalid(&what, "the object does not have it"))?;
+    map.try_into().map_err(|error: aya::maps::MapError| map_error(what, &error))
+}
+
+/// A failed map operation as an error of ours.
+pub(crate) fn map_error(what: impl Into<String>, error: &aya::maps::MapError) -> Error {
+    match error {
+        aya::maps::MapError::SyscallError(call) => Error::io(what, "bpf", &call.io_error),
+        other => Error::invalid(what, other.to_string()),
+    }
+}
+
+fn describe_ebpf_error(name: &str, error: &EbpfError) -> Error {
+    let what = format!("load the BPF object {name}");
+    match error {
+        EbpfError::MapError(error) => map_error(what, error).remedy("run as root, or with CAP_BPF and CAP_NET_ADMIN"),
+        other => Error::invalid(what, other.to_string()),
+    }
+}
+
+/// A refused program as an error of ours: the verifier's last words, which name the reason, and the errno.
+#[must_use]
+pub fn describe_load_error(what: String, error: &ProgramError) -> Error {
+    match error {
+        ProgramError::LoadError { io_error, verifier_log } => {
+            let log = verifier_log.to_string();
+            let reason =
+                log.lines().rev().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("processed "));
+            let error = Error::io(what, "bpf(BPF_PROG_LOAD)", io_error).kernel_says(reason.unwrap_or_default());
+            match error.errno() {
+                Some(Errno::EPERM) => error.remedy("run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"),
+                _ => error,
+            }
+        }
+        ProgramError::SyscallError(call) => Error::io(what, "bpf", &call.io_error),
+        other => Error::invalid(what, other.to_string()),
+    }
+}
+
+/// The sum over CPUs of per-CPU counters that are arrays of 64-bit numbers.
+pub(crate) fn sum_per_cpu<const N: usize>(
+    map: &aya::maps::PerCpuArray<MapData, [u64; N]>,
+    index: u32,
+    what: &str,
+) -> Result<[u64; N]> {
+    let per_cpu = map.get(&index, 0).map_err(|error| map_error(format!("read {what}"), &error))?;
+    Ok(per_cpu.iter().fold([0; N], |mut sum, cpu| {
+        sum.iter_mut().zip(cpu).for_each(|(total, value)| *total += value);
+        sum
+    }))
+}

@@ -1,0 +1,73 @@
+//! The committed BPF objects and how they get into the kernel.
+
+mod load;
+
+pub use load::{Object, describe_load_error, kernel_btf, load, program, take_map};
+pub(crate) use load::{map_error, sum_per_cpu};
+
+/// A committed object, built by `cargo xtask bpf` from the C source of the same name.
+#[derive(Clone, Copy, Debug)]
+pub struct Committed {
+    /// File name below `bpf/objects/`.
+    pub name: &'static str,
+    bytes: &'static [u8],
+}
+
+macro_rules! committed {
+    ($constant:ident, $file:literal, $doc:literal) => {
+        #[doc = $doc]
+        pub const $constant: Committed = Committed {
+            name: $file,
+            bytes: aya::include_bytes_aligned!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/objects/", $file)),
+        };
+    };
+}
+
+committed!(DISPATCHER, "dispatcher.bpf.o", "Cuts traffic into slices; `bpf/dispatcher.bpf.c`.");
+committed!(DUT, "dut.bpf.o", "The programs under test; `bpf/dut.bpf.c`.");
+committed!(GENERATOR, "generator.bpf.o", "Sends live frames and sinks what comes back; `bpf/generator.bpf.c`.");
+committed!(OBSERVE, "observe.bpf.o", "Counters fed by tracepoints; `bpf/observe.bpf.c`.");
+
+/// What built the objects and the hashes of sources and objects, as committed.
+pub const MANIFEST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/objects/MANIFEST.toml"));
+
+impl Committed {
+    /// SHA-256 of the object's bytes in hexadecimal, for the record.
+    #[must_use]
+    pub fn sha256(&self) -> String {
+        use sha2::{Digest, Sha256};
+        Sha256::digest(self.bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_manifest_describes_the_objects_that_are_compiled_in() {
+        for object in [DISPATCHER, DUT, GENERATOR, OBSERVE] {
+            let entry = MANIFEST.split_once(&format!("[objects.\"{}\"]", object.name)).unwrap().1;
+            let hash = entry.split_once("object_sha256 = \"").unwrap().1;
+            assert!(hash.starts_with(&object.sha256()), "{} differs from the manifest", object.name);
+        }
+    }
+
+    #[test]
+    fn the_manifest_describes_the_sources_that_stand_beside_the_objects() {
+        use sha2::{Digest, Sha256};
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/");
+        let header = std::fs::read(format!("{folder}bpf.h")).unwrap();
+        for object in [DISPATCHER, DUT, GENERATOR, OBSERVE] {
+            let source = std::fs::read(format!("{folder}{}", object.name.replace(".bpf.o", ".bpf.c"))).unwrap();
+            let hash: String =
+                Sha256::digest([source, header.clone()].concat()).iter().map(|byte| format!("{byte:02x}")).collect();
+            let entry = MANIFEST.split_once(&format!("[objects.\"{}\"]", object.name)).unwrap().1;
+            assert!(
+                entry.split_once("source_sha256 = \"").unwrap().1.starts_with(&hash),
+                "{} was built from another source: run cargo xtask bpf",
+                object.name
+            );
+        }
+    }
+}

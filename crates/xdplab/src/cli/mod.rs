@@ -1,0 +1,78 @@
+//! The command line: arguments as typed, one file for each command.
+
+mod demo;
+mod progress;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::error::Result;
+
+/// Measures the Linux XDP data path in nanoseconds per packet, with an interval and a verdict.
+///
+/// Without a command: the demo, which compares four packet operations of XDP_DROP on a throw-away veth lab.
+#[derive(Parser)]
+#[command(name = "xdplab", version, max_term_width = 100)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Compare four packet operations of XDP_DROP on a throw-away veth lab
+    Demo(demo::Options),
+}
+
+/// How a command ended, other than by an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// Done.
+    Done,
+}
+
+/// Parses the process's arguments and carries them out.
+///
+/// Exit status: 0 done; 1 a regression where `--fail-on` asked to fail; 2 usage or environment; 3 inconclusive where
+/// `--fail-on` asked.
+#[must_use]
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(arguments) {
+        Ok(Ending::Done) => ExitCode::SUCCESS,
+        Err(error) => {
+            output::error(&error);
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<Ending> {
+    match arguments.command.unwrap_or(Command::Demo(demo::Options::default())) {
+        Command::Demo(options) => demo::run(&options),
+    }
+}
+
+/// The one place that prints.
+pub(crate) mod output {
+    use std::io::{self, Write};
+
+    use crate::error::{Error, Result};
+
+    /// Writes to standard output and flushes; a reader that has gone away ends the output without an error.
+    pub(crate) fn text(text: &str) -> Result<()> {
+        let mut stdout = io::stdout().lock();
+        match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+                Err(Error::io("write to standard output", "write", &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// One line on standard error. There is nobody to tell when that fails.
+    pub(crate) fn error(error: &Error) {
+        writeln!(io::stderr().lock(), "xdplab: {error}").unwrap_or_default();
+    }
+}

@@ -1,0 +1,280 @@
+//! Live frames: `BPF_PROG_TEST_RUN` makes frames in the kernel and a redirect sends them out of an interface, with no socket
+//! and no system call per packet. Kernel 5.18.
+//!
+//! A call builds a page_pool of its own, a fixed cost of milliseconds, so calls must be long; the kernel ends one early
+//! with `EINTR` on a signal, so threads still stop at once. What was sent is told by the program's own counter.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use aya::Ebpf;
+use aya::maps::{MapData, PerCpuArray};
+use aya::programs::{ProgramError, TestRun, TestRunAttrs, TestRunOptions, Xdp};
+use nix::errno::Errno;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+
+use crate::bpf;
+use crate::error::{Error, Result};
+use crate::sys::interrupt;
+use crate::topology::NetNs;
+
+/// What to send and from where.
+#[derive(Clone, Debug)]
+pub struct LiveFramesSpec {
+    /// The frame without FCS; each packet is a copy.
+    pub frame: Vec<u8>,
+    /// The interface that frames leave by, in the namespace given at the start.
+    pub ifindex: u32,
+    /// One thread on each of these CPUs.
+    pub cpus: Vec<usize>,
+    /// Frames that the kernel makes before it sends them, 1 to 256.
+    pub batch: u32,
+    /// How many packets in all over the threads; `None`: until stopped.
+    pub count: Option<u64>,
+}
+
+impl LiveFramesSpec {
+    /// The batch that the kernel takes by default is 64 (`TEST_XDP_BATCH`, net/bpf/test_run.c), a NAPI budget.
+    pub const DEFAULT_BATCH: u32 = 64;
+    /// Packets of one call: at 60 to 200 ns each some hundred milliseconds, so that the call's fixed cost does not show.
+    const PACKETS_PER_CALL: u64 = 2_000_000;
+}
+
+/// What was sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sent {
+    /// Packets that the generator's program handed to the redirect, over all CPUs.
+    pub packets: u64,
+    /// The same for each possible CPU.
+    pub per_cpu: Vec<u64>,
+}
+
+/// Threads that send until they are stopped or have sent their count. Dropping stops them.
+pub struct LiveFrames {
+    threads: Vec<JoinHandle<Result<()>>>,
+    stop: Arc<AtomicBool>,
+    packets: PerCpuArray<MapData, u64>,
+}
+
+impl LiveFrames {
+    /// Loads the program and starts the threads in `netns`.
+    ///
+    /// # Errors
+    /// The kernel refused the program, or a thread could not be started, pinned or moved.
+    pub fn start(spec: &LiveFramesSpec, netns: &NetNs) -> Result<Self> {
+        interrupt::prepare()?;
+        let mut object = bpf::load(
+            bpf::GENERATOR,
+            &bpf::Object { globals: [("target_ifindex", spec.ifindex)].into(), ..bpf::Object::default() },
+        )?;
+        bpf::program(&mut object, "send")?;
+        let packets = bpf::take_map(&mut object, "packets")?;
+        let object = Arc::new(object);
+        let mut generator = Self { threads: Vec::new(), stop: Arc::new(AtomicBool::new(false)), packets };
+        for (index, &cpu) in spec.cpus.iter().enumerate() {
+            let worker = Worker {
+                object: Arc::clone(&object),
+                netns: netns.try_clone()?,
+                frame: spec.frame.clone(),
+                batch: spec.batch,
+                cpu,
+                count: spec.count.map(|count| share(count, spec.cpus.len(), index)),
+                stop: Arc::clone(&generator.stop),
+            };
+            let thread = std::thread::Builder::new()
+                .name(format!("generator/{cpu}"))
+                .spawn(move || worker.run())
+                .map_err(|error| Error::io("start a generator thread", "clone", &error))?;
+            generator.threads.push(thread);
+        }
+        Ok(generator)
+    }
+
+    /// What was sent so far.
+    ///
+    /// # Errors
+    /// The counter could not be read.
+    pub fn sent(&self) -> Result<Sent> {
+        let per_cpu: Vec<u64> = self
+            .packets
+            .get(&0, 0)
+            .map_err(|error| bpf::map_error("read the generator's counter", &error))?
+            .iter()
+            .copied()
+            .collect();
+        Ok(Sent { packets: per_cpu.iter().sum(), per_cpu })
+    }
+
+    /// Whether a thread is still sending.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.threads.iter().any(|thread| !thread.is_finished())
+    }
+
+    /// Waits until the counted packets are sent.
+    ///
+    /// # Errors
+    /// A thread failed, or the counter could not be read.
+    pub fn wait(mut self) -> Result<Sent> {
+        self.join()?;
+        self.sent()
+    }
+
+    /// Stops the threads and says what was sent in all.
+    ///
+    /// # Errors
+    /// A thread failed, or the counter could not be read.
+    pub fn stop(mut self) -> Result<Sent> {
+        self.halt();
+        self.join()?;
+        self.sent()
+    }
+
+    fn halt(&self) {
+        self.stop.store(true, Ordering::Relaxed);
+        while let Some(thread) = self.threads.iter().find(|thread| !thread.is_finished()) {
+            interrupt::interrupt(thread);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn join(&mut self) -> Result<()> {
+        self.threads.drain(..).try_for_each(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|_panic| Err(Error::invalid("generate packets", "a generator thread panicked")))
+        })
+    }
+}
+
+impl Drop for LiveFrames {
+    fn drop(&mut self) {
+        self.halt();
+    }
+}
+
+/// The part of `count` that the `index`th of `threads` sends; the parts add up to `count`.
+fn share(count: u64, threads: usize, index: usize) -> u64 {
+    let (threads, index) = (threads as u64, index as u64);
+    count / threads + u64::from(index < count % threads)
+}
+
+struct Worker {
+    object: Arc<Ebpf>,
+    netns: NetNs,
+    frame: Vec<u8>,
+    batch: u32,
+    cpu: usize,
+    count: Option<u64>,
+    stop: Arc<AtomicBool>,
+}
+
+impl Worker {
+    fn run(&self) -> Result<()> {
+        self.netns.enter()?;
+        pin(self.cpu)?;
+        let program: &Xdp = self
+            .object
+            .program("send")
+            .and_then(|program| program.try_into().ok())
+            .ok_or_else(|| Error::invalid("generate packets", "the generator's program is not in its object"))?;
+        let mut left = self.count.unwrap_or(u64::MAX);
+        while left > 0 && !self.stop.load(Ordering::Relaxed) {
+            let packets = left.min(LiveFramesSpec::PACKETS_PER_CALL);
+            self.call(program, packets)?;
+            left -= packets;
+        }
+        Ok(())
+    }
+
+    fn call(&self, program: &Xdp, packets: u64) -> Result<()> {
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(&self.frame);
+        options.repeat = u32::try_from(packets).unwrap_or(u32::MAX);
+        options.attrs = TestRunAttrs::new().xdp_live_frames(self.batch);
+        match program.test_run(options) {
+            Ok(_) => Ok(()),
+            Err(ProgramError::SyscallError(call)) if call.io_error.raw_os_error() == Some(Errno::EINTR as i32) => {
+                Ok(())
+            }
+            Err(ProgramError::SyscallError(call)) => {
+                let error = Error::io("send live frames", "bpf(BPF_PROG_TEST_RUN)", &call.io_error);
+                Err(match error.errno() {
+                    Some(Errno::EINVAL) => {
+                        error.remedy("live frames need kernel 5.18; xdplab doctor says what is there")
+                    }
+                    Some(Errno::EPERM) => error.remedy("run as root, or with CAP_BPF and CAP_NET_ADMIN"),
+                    _ => error,
+                })
+            }
+            Err(other) => Err(Error::invalid("send live frames", other.to_string())),
+        }
+    }
+}
+
+/// Pins the calling thread to one CPU.
+fn pin(cpu: usize) -> Result<()> {
+    let what = || format!("pin a generator thread to CPU {cpu}");
+    let mut set = CpuSet::new();
+    set.set(cpu).map_err(|errno| Error::syscall(what(), "CPU_SET", errno))?;
+    sched_setaffinity(Pid::from_raw(0), &set).map_err(|errno| {
+        Error::syscall(what(), "sched_setaffinity", errno).remedy("choose a CPU that is present, online and allowed")
+    })
+}
+
+/// Takes what comes back to the generator's interface (`XDP_TX`), counts and drops it.
+pub struct Sink {
+    object: Ebpf,
+    packets: PerCpuArray<MapData, u64>,
+}
+
+impl Sink {
+    /// Loads the program; the caller attaches it.
+    ///
+    /// # Errors
+    /// The kernel refused it.
+    pub fn load() -> Result<Self> {
+        let mut object = bpf::load(bpf::GENERATOR, &bpf::Object::default())?;
+        bpf::program(&mut object, "sink")?;
+        let packets = bpf::take_map(&mut object, "packets")?;
+        Ok(Self { object, packets })
+    }
+
+    /// The program's descriptor, to attach it.
+    ///
+    /// # Errors
+    /// Never after a successful load.
+    pub fn fd(&self) -> Result<BorrowedFd<'_>> {
+        let program: Option<&Xdp> = self.object.program("sink").and_then(|program| program.try_into().ok());
+        program
+            .and_then(|program| program.fd().ok())
+            .map(AsFd::as_fd)
+            .ok_or_else(|| Error::invalid("open the sink", "it is not loaded"))
+    }
+
+    /// Packets that came.
+    ///
+    /// # Errors
+    /// The counter could not be read.
+    pub fn packets(&self) -> Result<u64> {
+        let per_cpu = self.packets.get(&0, 0).map_err(|error| bpf::map_error("read the sink's counter", &error))?;
+        Ok(per_cpu.iter().sum())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_of_a_count_add_up_to_it() {
+        for (count, threads) in [(10, 3), (2, 4), (0, 2), (u64::MAX, 7)] {
+            let sum: u64 = (0..threads).map(|index| share(count, threads, index)).sum();
+            assert_eq!(sum, count);
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! What sends: it knows the interface that packets leave by, and nothing of the device under test.
+
+mod live;
+
+pub use live::{LiveFrames, LiveFramesSpec, Sent, Sink};

@@ -1,0 +1,278 @@
+//! The guards of a run on a lab.
+
+use super::Guard;
+use crate::netlink::XdpMode;
+use crate::observed::Observed;
+use crate::reading::Reading;
+use crate::stats::Comparison;
+use crate::topology::Placement;
+
+/// Slices of each variant below which no interval is worth printing.
+pub const MIN_SLICES: usize = 200;
+/// Share of NAPI polls that must use their whole budget for the device to count as saturated.
+const SATURATED: f64 = 0.9;
+/// Share of a CPU's time taken by the hypervisor above which a run is noted. Interleaving cancels steal in differences.
+const STEAL_WARN: f64 = 0.05;
+
+/// Checks everything that was observed, except the statistics.
+#[must_use]
+pub fn run_guards(observed: &Observed, asked_mode: XdpMode, variants: &[String]) -> Vec<Guard> {
+    let mut guards = vec![
+        one_of("single-rx-queue", "RX queue", &observed.rx_queue_packets),
+        one_of("one-cpu", "CPU", &observed.cpu_packets),
+        placement_unchanged(observed),
+        saturation(observed),
+        mode(observed, asked_mode),
+        aborted(observed),
+        ledger(observed),
+        page_pool(observed),
+        steal(observed),
+        settings_unchanged(observed),
+        enough_slices(observed, variants),
+    ];
+    guards.extend(lost_slices(observed));
+    guards
+}
+
+/// Checks baseline against itself.
+#[must_use]
+pub fn control(control: &Comparison) -> Guard {
+    let delta = &control.difference.delta;
+    let value = format!("{:+.2} ns [{:+.2}, {:+.2}]", delta.estimate, delta.low, delta.high);
+    if !delta.excludes_zero() {
+        return Guard::pass("a/a-control", value, "baseline against other copies of itself differs by nothing");
+    }
+    Guard::warn(
+        "a/a-control",
+        value,
+        "baseline differs from itself; a verdict needs an effect larger than this",
+        "one in twenty runs shows this by chance; run longer or with more copies if it comes back",
+    )
+}
+
+fn one_of(id: &str, thing: &str, packets: &[u64]) -> Guard {
+    let used: Vec<String> =
+        (0..packets.len()).filter(|index| packets[*index] > 0).map(|index| index.to_string()).collect();
+    let list = used.join(", ");
+    match used.len() {
+        0 => {
+            Guard::fail(id, "0", format!("no {thing} received a packet"), "see the ledger for where packets were lost")
+        }
+        1 => Guard::pass(id, format!("{thing} {list}"), format!("every packet came in on one {thing}")),
+        n => Guard::warn(
+            id,
+            format!("{n}"),
+            format!("packets came in on {thing}s {list}: costs of several are averaged"),
+            format!("use one flow and one {thing} to measure one {thing}'s cost"),
+        ),
+    }
+}
+
+fn placement_unchanged(observed: &Observed) -> Guard {
+    let planned = u16::try_from(observed.placement.placement.dut_cpu()).unwrap_or(u16::MAX);
+    let elsewhere = observed.slices.iter().filter(|slice| slice.cpu != planned).count();
+    let value = format!("{elsewhere} of {} slices off CPU {planned}", observed.slices.len());
+    if elsewhere == 0 {
+        return Guard::pass("placement", value, format!("{}, as planned", observed.placement.placement));
+    }
+    Guard::fail(
+        "placement",
+        value,
+        "the program ran on another CPU than planned",
+        "stop what moves NAPI threads or IRQs",
+    )
+}
+
+fn saturation(observed: &Observed) -> Guard {
+    const ID: &str = "napi-saturated";
+    let polls = match &observed.napi {
+        Reading::Known(polls) if polls.polls > 0 => polls,
+        Reading::Known(_) => return Guard::fail(ID, "0 polls", "the device was never polled", "see the ledger"),
+        Reading::NotAvailable { why } => {
+            return Guard::warn(ID, "not available", why.clone(), "take absolute costs as busy time over packets");
+        }
+    };
+    let share = polls.full as f64 / polls.polls as f64;
+    let value = format!("{:.1} % of {} polls used their budget", share * 100.0, polls.polls);
+    match observed.placement.placement {
+        Placement::Same { .. } => Guard::pass(
+            ID,
+            value,
+            "generator and device share a CPU: each slice holds the generator's constant cost, differences are the device's",
+        ),
+        Placement::Split { .. } if share >= SATURATED => {
+            Guard::pass(ID, value, "the device had more packets waiting: slices are its cost alone")
+        }
+        Placement::Split { .. } => Guard::warn(
+            ID,
+            value,
+            "the device waited for packets: slices hold waiting time",
+            "add generator threads, or place both on the same CPU and compare differences",
+        ),
+    }
+}
+
+fn mode(observed: &Observed, asked: XdpMode) -> Guard {
+    match observed.xdp_mode {
+        Some(mode) if mode == asked => Guard::pass("xdp-mode", mode.to_string(), "as asked, read back from the kernel"),
+        other => Guard::fail(
+            "xdp-mode",
+            other.map_or("none".into(), |mode| mode.to_string()),
+            format!("{asked} was asked for"),
+            "somebody else changed the interface's program during the run",
+        ),
+    }
+}
+
+fn aborted(observed: &Observed) -> Guard {
+    const ID: &str = "no-aborted";
+    let sum = |reading: &Reading<std::collections::BTreeMap<String, u64>>| {
+        reading.known().map_or(0, |counts| counts.values().sum::<u64>())
+    };
+    let bad = observed.ledger.aborted
+        + observed.packets_without_program
+        + sum(&observed.exceptions)
+        + sum(&observed.redirect_errors);
+    if bad > 0 {
+        return Guard::fail(
+            ID,
+            format!("{bad} packets"),
+            format!(
+                "{} aborted by programs, {} without a program, exceptions {}, redirect errors {}",
+                observed.ledger.aborted,
+                observed.packets_without_program,
+                counts(&observed.exceptions),
+                counts(&observed.redirect_errors)
+            ),
+            "these packets did not take the measured path; fix the program or the frames",
+        );
+    }
+    match (&observed.exceptions, &observed.redirect_errors) {
+        (Reading::Known(_), Reading::Known(_)) => {
+            Guard::pass(ID, "0 packets", "no XDP_ABORTED, exception or redirect error")
+        }
+        (Reading::NotAvailable { why }, _) | (_, Reading::NotAvailable { why }) => Guard::warn(
+            ID,
+            "0 packets",
+            format!("by the programs' own count; {why}"),
+            "use a kernel with these tracepoints",
+        ),
+    }
+}
+
+fn counts(reading: &Reading<std::collections::BTreeMap<String, u64>>) -> String {
+    match reading {
+        Reading::Known(counts) if counts.is_empty() => "none".into(),
+        Reading::Known(counts) => {
+            counts.iter().map(|(name, count)| format!("{name} {count}")).collect::<Vec<_>>().join(", ")
+        }
+        Reading::NotAvailable { why } => format!("not available ({why})"),
+    }
+}
+
+fn ledger(observed: &Observed) -> Guard {
+    const ID: &str = "ledger";
+    let ledger = &observed.ledger;
+    let open: Vec<String> = ledger
+        .residuals()
+        .into_iter()
+        .filter(|(_, residual)| *residual != 0)
+        .map(|(stage, residual)| format!("{stage} = {residual}"))
+        .collect();
+    let value = format!("{} generated, {} received", ledger.generated, ledger.received);
+    if !open.is_empty() {
+        return Guard::fail(
+            ID,
+            value,
+            format!("does not balance: {}", open.join("; ")),
+            "two counters disagree; something else sends to, takes from or resets this interface",
+        );
+    }
+    match (&ledger.xmit, &ledger.interface_received) {
+        (Reading::Known(xmit), Reading::Known(_)) => {
+            Guard::pass(ID, value, format!("balances to the packet; {} dropped at transmit", xmit.drops))
+        }
+        (Reading::NotAvailable { why }, _) | (_, Reading::NotAvailable { why }) => {
+            Guard::warn(ID, value, format!("balances, with one stage uncounted: {why}"), "see xdplab doctor")
+        }
+    }
+}
+
+fn page_pool(observed: &Observed) -> Guard {
+    const ID: &str = "page-pool";
+    let pools = match &observed.page_pools {
+        Reading::Known(pools) => pools,
+        Reading::NotAvailable { why } => {
+            return Guard::warn(ID, "not available", why.clone(), "a leak can't be seen here; see xdplab doctor");
+        }
+    };
+    let held = pools.device.held + pools.generator.held;
+    let released = pools.device.released + pools.generator.released;
+    let recycled = 100.0 * (1.0 - held as f64 / observed.ledger.generated.max(1) as f64);
+    let value = format!("{held} pages held, {released} released");
+    if held == released {
+        return Guard::pass(
+            ID,
+            value,
+            format!("no leak after teardown; {recycled:.1} % of packets used a recycled page"),
+        );
+    }
+    Guard::fail(
+        ID,
+        value,
+        format!("{} pages are outstanding after teardown", i128::from(held) - i128::from(released)),
+        "a leak in the driver or the program's path, or packets still queued somewhere",
+    )
+}
+
+fn steal(observed: &Observed) -> Guard {
+    const ID: &str = "steal";
+    let shares = match &observed.cpu_shares {
+        Reading::Known(shares) => shares,
+        Reading::NotAvailable { why } => {
+            return Guard::warn(ID, "not available", why.clone(), "mount /proc");
+        }
+    };
+    let worst = shares.values().filter_map(Reading::known).map(|cpu| cpu.steal).fold(0.0, f64::max);
+    let value = format!("{:.1} % of the most stolen CPU", worst * 100.0);
+    if worst <= STEAL_WARN {
+        return Guard::pass(ID, value, "the hypervisor took little time away");
+    }
+    Guard::warn(
+        ID,
+        value,
+        "the hypervisor took time away; interleaving keeps it out of differences, not out of absolute costs",
+        "take differences from this run and absolute costs from a quieter one",
+    )
+}
+
+fn settings_unchanged(observed: &Observed) -> Guard {
+    let (before, after) = (&observed.lab_before, &observed.lab_after);
+    let value =
+        format!("MTU {}, {} RX queues", after.dut.mtu, after.dut.rx_queues.map_or("?".into(), |n| n.to_string()));
+    if before == after {
+        return Guard::pass("settings", value, "MTU, queues and offloads are as planned at the end too");
+    }
+    Guard::fail("settings", value, "the lab's settings changed during the run", "compare the record's two descriptions")
+}
+
+fn enough_slices(observed: &Observed, variants: &[String]) -> Guard {
+    let count = |variant: usize| observed.slices.iter().filter(|slice| usize::from(slice.variant) == variant).count();
+    let fewest = (0..variants.len()).map(count).min().unwrap_or(0);
+    let value = format!("{fewest} of each variant at least");
+    if fewest >= MIN_SLICES {
+        return Guard::pass("slices", value, format!("{MIN_SLICES} are needed"));
+    }
+    Guard::fail("slices", value, format!("{MIN_SLICES} are needed"), "run longer")
+}
+
+fn lost_slices(observed: &Observed) -> Option<Guard> {
+    (observed.slices_lost > 0).then(|| {
+        Guard::warn(
+            "slices-lost",
+            format!("{}", observed.slices_lost),
+            "slices found the ring full because user space came too late",
+            "give the tool more CPU time, or make slices longer",
+        )
+    })
+}

@@ -1,0 +1,268 @@
+//! The counters of one run.
+
+use std::collections::BTreeMap;
+
+use aya::Ebpf;
+use aya::maps::{HashMap, Map, MapData, PerCpuArray};
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::attach;
+use crate::bpf;
+use crate::error::{Error, Result};
+use crate::reading::Reading;
+
+/// An interface as the kernel's tracepoints show it: its index, and the inode of its network namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Interface {
+    /// Interface index within the namespace.
+    pub ifindex: u32,
+    /// Inode of the network namespace, as `/proc/PID/ns/net` shows it.
+    pub netns: u64,
+}
+
+/// What to watch.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Watch {
+    /// Verdicts, polls and page pools of this interface.
+    pub device: Interface,
+    /// Frames that a redirect transmits to this interface.
+    pub xmit_to: Interface,
+}
+
+/// `xdp_devmap_xmit`: frames that redirects gave to the driver's `ndo_xdp_xmit`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Xmit {
+    /// Frames the driver took.
+    pub sent: u64,
+    /// Frames it did not take, for whatever reason; they were freed.
+    pub drops: u64,
+    /// Calls of the driver, each for up to 16 frames (`DEV_MAP_BULK_SIZE`, include/net/xdp.h).
+    pub bulks: u64,
+    /// Calls that the driver answered with an error, by its name.
+    pub errors: BTreeMap<String, u64>,
+}
+
+/// `napi_poll`: polls of the interface's NAPI instances.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NapiPolls {
+    /// How many.
+    pub polls: u64,
+    /// Packets they handled.
+    pub work: u64,
+    /// Polls that used their whole budget: more packets were waiting.
+    pub full: u64,
+}
+
+/// `softirq_entry` and `softirq_exit` of NET_RX on all CPUs, every device's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Softirqs {
+    /// Nanoseconds within the softirq.
+    pub busy_ns: u64,
+    /// How often it ran.
+    pub runs: u64,
+}
+
+/// Pages that page pools took from the system and gave back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pages {
+    /// `page_pool_state_hold`: pages taken from the page allocator.
+    pub held: u64,
+    /// `page_pool_state_release`: pages that left the pool.
+    pub released: u64,
+}
+
+/// The page pools of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagePools {
+    /// Pools of the watched interface.
+    pub device: Pages,
+    /// Pools of the live-frames generator, one a call.
+    pub generator: Pages,
+}
+
+/// The name of an errno, such as `EOPNOTSUPP`.
+#[must_use]
+pub fn errno_name(code: usize) -> String {
+    match Errno::from_raw(i32::try_from(code).unwrap_or(0)) {
+        Errno::UnknownErrno => format!("errno {code}"),
+        errno => format!("{errno:?}"),
+    }
+}
+
+/// The verdict names of enum xdp_action, include/uapi/linux/bpf.h.
+const ACTIONS: [&str; 5] = ["XDP_ABORTED", "XDP_DROP", "XDP_PASS", "XDP_TX", "XDP_REDIRECT"];
+
+/// Attached observers; dropping them detaches.
+pub struct Observers {
+    exceptions: Observed<PerCpuArray<MapData, u64>>,
+    redirect_errors: Observed<PerCpuArray<MapData, u64>>,
+    xmit: Observed<PerCpuArray<MapData, [u64; 4]>>,
+    xmit_errors: Observed<PerCpuArray<MapData, u64>>,
+    napi: Observed<PerCpuArray<MapData, [u64; 3]>>,
+    softirqs: Observed<PerCpuArray<MapData, [u64; 3]>>,
+    pools: Observed<HashMap<MapData, u64, [u64; 3]>>,
+    _object: Ebpf,
+}
+
+/// A counter map whose tracepoints are attached, or the reason why they are not.
+type Observed<T> = std::result::Result<T, String>;
+
+impl Observers {
+    /// Attaches every observer that this kernel has.
+    ///
+    /// # Errors
+    /// The object could not be loaded at all; a missing tracepoint is no error.
+    pub fn attach(watch: Watch) -> Result<Self> {
+        let mut object = load(watch)?;
+        Ok(Self {
+            exceptions: observed(&mut object, &["xdp_exception"], "exceptions"),
+            redirect_errors: observed(&mut object, &["xdp_redirect_err"], "redirect_errors"),
+            xmit: observed(&mut object, &["xdp_devmap_xmit"], "xmits"),
+            xmit_errors: bpf::take_map(&mut object, "xmit_errors").map_err(|error| error.to_string()),
+            napi: observed(&mut object, &["napi_poll"], "napis"),
+            softirqs: observed(&mut object, &["softirq_exit", "softirq_entry"], "softirqs"),
+            pools: observed(&mut object, &["page_pool_state_release", "page_pool_state_hold"], "pools"),
+            _object: object,
+        })
+    }
+
+    /// Packets whose verdict the driver could not carry out, by verdict; `XDP_ABORTED` is one of them.
+    #[must_use]
+    pub fn exceptions(&self) -> Reading<BTreeMap<String, u64>> {
+        by_name(&self.exceptions, |action| {
+            ACTIONS.get(action).map_or(format!("verdict {action}"), |name| (*name).into())
+        })
+    }
+
+    /// Redirects that failed before a queue took the frame, by errno name.
+    #[must_use]
+    pub fn redirect_errors(&self) -> Reading<BTreeMap<String, u64>> {
+        by_name(&self.redirect_errors, errno_name)
+    }
+
+    /// Frames transmitted to the watched interface.
+    #[must_use]
+    pub fn xmit(&self) -> Reading<Xmit> {
+        sum(&self.xmit).and_then(|[sent, drops, bulks, _]| {
+            by_name(&self.xmit_errors, errno_name).map(|errors| Xmit { sent, drops, bulks, errors })
+        })
+    }
+
+    /// Polls of the watched interface, over all CPUs.
+    #[must_use]
+    pub fn napi(&self) -> Reading<NapiPolls> {
+        sum(&self.napi).map(|[polls, work, full]| NapiPolls { polls, work, full })
+    }
+
+    /// Polls of the watched interface, for each possible CPU.
+    #[must_use]
+    pub fn napi_per_cpu(&self) -> Reading<Vec<NapiPolls>> {
+        per_cpu(&self.napi).map(|cpus| {
+            cpus.iter().map(|[polls, work, full]| NapiPolls { polls: *polls, work: *work, full: *full }).collect()
+        })
+    }
+
+    /// The NET_RX softirq of each possible CPU.
+    #[must_use]
+    pub fn softirqs_per_cpu(&self) -> Reading<Vec<Softirqs>> {
+        per_cpu(&self.softirqs)
+            .map(|cpus| cpus.iter().map(|[_, busy_ns, runs]| Softirqs { busy_ns: *busy_ns, runs: *runs }).collect())
+    }
+
+    /// Pages taken and given back by the pools of this run.
+    #[must_use]
+    pub fn page_pools(&self) -> Reading<PagePools> {
+        let pools = match &self.pools {
+            Ok(pools) => pools,
+            Err(why) => return Reading::not_available(why),
+        };
+        let sum = pools.iter().try_fold(PagePools::default(), |mut sum, pool| {
+            let (_, [held, released, owner]) = pool?;
+            let pages = if owner == OWNER_GENERATOR { &mut sum.generator } else { &mut sum.device };
+            pages.held += held;
+            pages.released += released;
+            Ok::<_, aya::maps::MapError>(sum)
+        });
+        sum.into()
+    }
+}
+
+/// `OWNER_GENERATOR` in `bpf/observe.bpf.c`.
+const OWNER_GENERATOR: u64 = 1;
+
+fn load(watch: Watch) -> Result<Ebpf> {
+    let inum = |netns: u64| {
+        u32::try_from(netns)
+            .map_err(|error| Error::invalid(format!("watch network namespace {netns}"), error.to_string()))
+    };
+    let globals = [
+        ("ifindex", watch.device.ifindex),
+        ("netns", inum(watch.device.netns)?),
+        ("xmit_ifindex", watch.xmit_to.ifindex),
+        ("xmit_netns", inum(watch.xmit_to.netns)?),
+        ("tgid", std::process::id()),
+    ];
+    bpf::load(
+        bpf::OBSERVE,
+        &bpf::Object { globals: globals.into(), needs_kernel_types: true, ..bpf::Object::default() },
+    )
+}
+
+fn observed<T>(object: &mut Ebpf, tracepoints: &[&'static str], map: &str) -> Observed<T>
+where
+    T: TryFrom<Map, Error = aya::maps::MapError>,
+{
+    let attached = tracepoints.iter().try_for_each(|tracepoint| attach(object, tracepoint));
+    attached.and_then(|()| bpf::take_map(object, map)).map_err(|error| error.to_string())
+}
+
+fn sum<const N: usize>(map: &Observed<PerCpuArray<MapData, [u64; N]>>) -> Reading<[u64; N]> {
+    match map {
+        Ok(map) => bpf::sum_per_cpu(map, 0, "an observer's counters").into(),
+        Err(why) => Reading::not_available(why),
+    }
+}
+
+fn per_cpu<T: aya::Pod>(map: &Observed<PerCpuArray<MapData, T>>) -> Reading<Vec<T>> {
+    match map {
+        Ok(map) => map.get(&0, 0).map(|values| values.iter().copied().collect()).into(),
+        Err(why) => Reading::not_available(why),
+    }
+}
+
+/// The entries that are not zero, named.
+fn by_name(
+    map: &Observed<PerCpuArray<MapData, u64>>,
+    name: impl Fn(usize) -> String,
+) -> Reading<BTreeMap<String, u64>> {
+    let map = match map {
+        Ok(map) => map,
+        Err(why) => return Reading::not_available(why),
+    };
+    let mut named = BTreeMap::new();
+    for index in 0..map.len() {
+        match map.get(&index, 0) {
+            Ok(values) => {
+                let count: u64 = values.iter().sum();
+                if count > 0 {
+                    named.insert(name(index as usize), count);
+                }
+            }
+            Err(error) => return Reading::not_available(error.to_string()),
+        }
+    }
+    Reading::Known(named)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errnos_have_their_names_and_unknown_ones_their_number() {
+        assert_eq!(errno_name(95), "EOPNOTSUPP");
+        assert_eq!(errno_name(6), "ENXIO");
+        assert_eq!(errno_name(250), "errno 250");
+    }
+}

@@ -1,0 +1,30 @@
+//! Observers: counter sets fed by the kernel's tracepoints (`bpf/observe.bpf.c`), loaded and attached one by one.
+//!
+//! A tracepoint that this kernel does not have makes its own figures unavailable, with the reason, and nothing else.
+
+mod attach_message;
+mod counters;
+
+pub use attach_message::AttachMessage;
+pub use counters::{Interface, NapiPolls, Observers, PagePools, Pages, Softirqs, Watch, Xmit, errno_name};
+
+use aya::Ebpf;
+use aya::programs::{BtfTracePoint, ProgramError};
+
+use crate::bpf;
+use crate::error::{Error, Result};
+
+/// Attaches the program that bears the tracepoint's name. It stays attached as long as the object lives.
+fn attach(object: &mut Ebpf, tracepoint: &'static str) -> Result<()> {
+    let what = format!("observe the tracepoint {tracepoint}");
+    let btf = bpf::kernel_btf()?;
+    let program = object.program_mut(tracepoint).ok_or_else(|| Error::invalid(&what, "no program is made for it"))?;
+    let program: &mut BtfTracePoint =
+        program.try_into().map_err(|error: ProgramError| Error::invalid(&what, error.to_string()))?;
+    match program.load(tracepoint, btf) {
+        Ok(()) => {}
+        Err(ProgramError::Btf(_)) => return Err(Error::unsupported(&what, "this kernel does not have it")),
+        Err(error) => return Err(bpf::describe_load_error(what, &error)),
+    }
+    program.attach().map(|_link| ()).map_err(|error| bpf::describe_load_error(what, &error))
+}

@@ -1,0 +1,96 @@
+//! What a run observed: everything that its statistics, guards and report are made of. Plain data, for the record.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::host::CpuShares;
+use crate::netlink::XdpMode;
+use crate::observe::{NapiPolls, PagePools, Softirqs, Xmit};
+use crate::reading::Reading;
+use crate::stats::Slice;
+use crate::topology::{LabDescription, PlacementState};
+
+/// Everything observed while slices were timed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Observed {
+    /// The timed slices.
+    #[serde(with = "crate::record::slices")]
+    pub slices: Vec<Slice>,
+    /// Slices that found the ring full.
+    pub slices_lost: u64,
+    /// Packets whose program was not in the dispatcher's table.
+    pub packets_without_program: u64,
+    /// Seconds during which slices were taken.
+    pub seconds: f64,
+    /// Whether the user ended the run before its time.
+    pub interrupted: bool,
+    /// Packets by the stage that counted them.
+    pub ledger: Ledger,
+    /// Packets of each RX queue.
+    pub rx_queue_packets: Vec<u64>,
+    /// Packets of each possible CPU.
+    pub cpu_packets: Vec<u64>,
+    /// Verdicts that the driver could not carry out, `XDP_ABORTED` among them.
+    pub exceptions: Reading<BTreeMap<String, u64>>,
+    /// Redirects that failed on the device under test, by errno.
+    pub redirect_errors: Reading<BTreeMap<String, u64>>,
+    /// Polls of the device under test.
+    pub napi: Reading<NapiPolls>,
+    /// The NET_RX softirq of each possible CPU.
+    pub softirqs: Reading<Vec<Softirqs>>,
+    /// Page pools, read after teardown.
+    pub page_pools: Reading<PagePools>,
+    /// Where the CPUs' time went while slices were taken.
+    pub cpu_shares: Reading<BTreeMap<u32, Reading<CpuShares>>>,
+    /// The mode, as the kernel says it at the end.
+    pub xdp_mode: Option<XdpMode>,
+    /// The lab as planned and read back before the run.
+    pub lab_before: LabDescription,
+    /// The lab as read back after the run.
+    pub lab_after: LabDescription,
+    /// NAPI threads and their CPUs.
+    pub placement: PlacementState,
+}
+
+/// Packets counted on their way from the generator to the verdict.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ledger {
+    /// Handed to the redirect by the generator's program.
+    pub generated: u64,
+    /// What the driver's transmit function made of them (tracepoint `xdp_devmap_xmit`).
+    pub xmit: Reading<Xmit>,
+    /// Seen by the programs under test.
+    pub received: u64,
+    /// Of those, aborted.
+    pub aborted: u64,
+    /// Received packets by the interface's own statistics (`IFLA_STATS64`), an independent counter.
+    pub interface_received: Reading<u64>,
+    /// Sent back by the device under test and seen by the generator's sink; not counted where nothing sends back.
+    pub returned: Option<u64>,
+}
+
+impl Ledger {
+    /// Packets generated that neither arrived nor were counted as lost, by the stage between two counters. All zero in a
+    /// ledger that balances.
+    #[must_use]
+    pub fn residuals(&self) -> Vec<(&'static str, i128)> {
+        let mut residuals = Vec::new();
+        match &self.xmit {
+            Reading::Known(xmit) => {
+                residuals.push((
+                    "generated - transmitted - dropped at transmit",
+                    i128::from(self.generated) - i128::from(xmit.sent) - i128::from(xmit.drops),
+                ));
+                residuals.push(("transmitted - received", i128::from(xmit.sent) - i128::from(self.received)));
+            }
+            Reading::NotAvailable { .. } => {
+                residuals.push(("generated - received", i128::from(self.generated) - i128::from(self.received)));
+            }
+        }
+        if let Reading::Known(interface) = self.interface_received {
+            residuals.push(("received by programs - by interface", i128::from(self.received) - i128::from(interface)));
+        }
+        residuals
+    }
+}

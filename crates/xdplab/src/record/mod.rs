@@ -1,0 +1,116 @@
+//! The record of a run: one JSON file from which everything printed can be told again.
+
+pub mod slices;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
+use crate::host::Environment;
+use crate::run::Case;
+
+/// The schema that this version writes and reads.
+pub const SCHEMA: &str = "xdplab.record/1";
+
+/// A run, whole.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// The tool that wrote it.
+    pub tool: Tool,
+    /// Wall clock at the start, RFC 3339.
+    pub started: String,
+    /// Wall clock at the end, RFC 3339; absent while the run goes on.
+    pub stopped: Option<String>,
+    /// The machine.
+    pub environment: Environment,
+    /// The measured cases, in order; written after each.
+    pub cases: Vec<Case>,
+}
+
+/// The tool that wrote a record.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tool {
+    /// `xdplab`.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// How it was called.
+    pub argv: Vec<String>,
+    /// SHA-256 of the BPF objects it brought.
+    pub bpf_objects_sha256: BTreeMap<String, String>,
+}
+
+impl Record {
+    /// The record of a run that begins now.
+    #[must_use]
+    pub fn begin(environment: Environment, argv: Vec<String>) -> Self {
+        use crate::bpf::{DISPATCHER, DUT, GENERATOR, OBSERVE};
+        Self {
+            schema: SCHEMA.into(),
+            tool: Tool {
+                name: "xdplab".into(),
+                version: env!("CARGO_PKG_VERSION").into(),
+                argv,
+                bpf_objects_sha256: [DISPATCHER, DUT, GENERATOR, OBSERVE]
+                    .map(|object| (object.name.to_owned(), object.sha256()))
+                    .into(),
+            },
+            started: now(),
+            stopped: None,
+            environment,
+            cases: Vec::new(),
+        }
+    }
+
+    /// Adds a case and the time.
+    pub fn add(&mut self, case: Case) {
+        self.cases.push(case);
+        self.stopped = Some(now());
+    }
+
+    /// Writes the record, in one step: a reader sees the old file or the new one, never half of it.
+    ///
+    /// # Errors
+    /// The file or its folder can't be written.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let what = || format!("write the record {}", path.display());
+        let json = serde_json::to_vec(self).map_err(|error| Error::invalid(what(), error.to_string()))?;
+        let mut partial = path.as_os_str().to_owned();
+        partial.push(".partial");
+        let partial = Path::new(&partial);
+        fs::write(partial, json)
+            .and_then(|()| fs::rename(partial, path))
+            .map_err(|error| Error::io(what(), "write", &error).remedy("name another file with --record FILE"))
+    }
+
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// The file can't be read, is no record, or is of a schema that this version does not know.
+    pub fn read(path: &Path) -> Result<Self> {
+        let what = || format!("read the record {}", path.display());
+        let text = fs::read_to_string(path).map_err(|error| Error::io(what(), "open", &error))?;
+        let head: Head = serde_json::from_str(&text).map_err(|error| Error::usage(what(), error.to_string()))?;
+        if head.schema != SCHEMA {
+            return Err(Error::usage(
+                what(),
+                format!("its schema is `{}`, and this version reads {SCHEMA}", head.schema),
+            ));
+        }
+        serde_json::from_str(&text).map_err(|error| Error::usage(what(), error.to_string()))
+    }
+}
+
+#[derive(Deserialize)]
+struct Head {
+    schema: String,
+}
+
+fn now() -> String {
+    jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

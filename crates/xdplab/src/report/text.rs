@@ -1,0 +1,141 @@
+//! A case as text for a terminal.
+
+use comfy_table::{CellAlignment, Table, presets};
+
+use crate::guard::{Guard, Outcome as GuardOutcome};
+use crate::host::Environment;
+use crate::packet::FrameLengths;
+use crate::run::{Case, Compared, Cost};
+use crate::stats::{Comparison, Interval};
+use crate::units::Nanos;
+use crate::verdict::{Reason, Verdict};
+
+/// Environment, set-up, table, guards and the resolution reached.
+#[must_use]
+pub fn case_text(environment: &Environment, case: &Case) -> String {
+    let mut text = format!("{}\n{}\n\n", environment.one_line(), set_up(case));
+    text += &table(case).to_string();
+    text += "\n\n";
+    text += &resolution(case);
+    for compared in &case.comparisons {
+        text += &explain(compared);
+    }
+    text += "\nguards\n";
+    text += &guards(&case.guards);
+    text
+}
+
+/// One line about the lab and the traffic.
+fn set_up(case: &Case) -> String {
+    let plan = &case.plan;
+    let size = match plan.size.lengths(&plan.flow) {
+        Ok(FrameLengths { l2, wire, .. }) => format!("{l2}-byte frames ({wire} on the wire with FCS)"),
+        Err(_) => "frames of unknown size".into(),
+    };
+    let driver = &case.observed.lab_after.dut.driver.driver;
+    format!(
+        "{driver}, {} XDP, {} RX queue{}, {size}, MTU {}, {}; {} copies of each variant, slices of {} packets, {:.1} s, seed {}",
+        plan.xdp_mode,
+        plan.queues,
+        if plan.queues == 1 { "" } else { "s" },
+        plan.mtu,
+        plan.placement,
+        plan.copies,
+        plan.slice_packets,
+        case.observed.seconds,
+        plan.seed,
+    )
+}
+
+fn table(case: &Case) -> Table {
+    let level = case.plan.level.get() * 100.0;
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    let interval = format!("{level:.0} % interval");
+    table.set_header(["variant", "ns/packet", &interval, "Mpps", "Δ ns", &interval, "Δ %", "verdict"]);
+    for (index, column) in table.column_iter_mut().enumerate() {
+        column.set_cell_alignment(if index == 0 || index == 7 { CellAlignment::Left } else { CellAlignment::Right });
+    }
+    let baseline = case.costs.first();
+    for cost in &case.costs {
+        let compared = case.comparisons.iter().find(|compared| compared.candidate == cost.variant);
+        table.add_row(row(cost, baseline, compared));
+    }
+    table
+}
+
+fn row(cost: &Cost, baseline: Option<&Cost>, compared: Option<&Compared>) -> Vec<String> {
+    let absolute = cost.cost.estimate().map(|absolute| absolute.cost);
+    let ns = absolute.map_or("n/a".into(), |cost| format!("{:.2}", cost.estimate));
+    let interval = absolute.map_or(String::new(), |cost| format!("[{:.2}, {:.2}]", cost.low, cost.high));
+    let rate = absolute.and_then(|cost| Nanos(cost.estimate).to_rate());
+    let rate = rate.map_or(String::new(), |rate| format!("{:.2}", rate.mpps()));
+    let mut row = vec![cost.variant.clone(), ns, interval, rate];
+    let Some(compared) = compared else {
+        row.extend([String::new(), String::new(), String::new(), "baseline".into()]);
+        return row;
+    };
+    match compared.comparison.estimate() {
+        Some(comparison) => {
+            let delta = &comparison.difference.delta;
+            let base = baseline.and_then(|cost| Some(cost.cost.estimate()?.cost.estimate));
+            row.push(format!("{:+.2}", delta.estimate));
+            row.push(format!("[{:+.2}, {:+.2}]", delta.low, delta.high));
+            row.push(base.map_or(String::new(), |base| format!("{:+.1}", 100.0 * delta.estimate / base)));
+        }
+        None => row.extend(["n/a".into(), String::new(), String::new()]),
+    }
+    row.push(verdict_word(&compared.verdict));
+    row
+}
+
+/// The verdict in a word or two.
+fn verdict_word(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Slower => "slower".into(),
+        Verdict::Faster => "faster".into(),
+        Verdict::Equivalent { margin_ns } => format!("equivalent within ±{margin_ns} ns"),
+        Verdict::Inconclusive { .. } => "inconclusive".into(),
+    }
+}
+
+fn resolution(case: &Case) -> String {
+    match &case.control {
+        Some(Comparison { difference, .. }) => {
+            let Interval { estimate, low, high, .. } = difference.delta;
+            format!(
+                "A/A control: {estimate:+.2} ns [{low:+.2}, {high:+.2}] between {} and other copies of itself; this run \
+                 resolves {:.2} ns\n",
+                case.plan.baseline,
+                difference.delta.half_width()
+            )
+        }
+        None => "A/A control: not available (too few slices)\n".into(),
+    }
+}
+
+/// Why a verdict is inconclusive, and what would help; nothing for the others.
+fn explain(compared: &Compared) -> String {
+    let Verdict::Inconclusive { reasons, needs_seconds } = &compared.verdict else { return String::new() };
+    let reasons: Vec<String> = reasons.iter().map(Reason::to_string).collect();
+    let more = needs_seconds.map_or(String::new(), |seconds| format!("; needs about {seconds:.0} s more"));
+    format!("{}: inconclusive: {}{more}\n", compared.candidate, reasons.join("; "))
+}
+
+fn guards(guards: &[Guard]) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    for guard in guards {
+        let outcome = match guard.outcome {
+            GuardOutcome::Pass => "pass",
+            GuardOutcome::Warn => "WARN",
+            GuardOutcome::Fail => "FAIL",
+        };
+        let text = match guard.remedy.as_str() {
+            "" => guard.reason.clone(),
+            remedy => format!("{}; {remedy}", guard.reason),
+        };
+        table.add_row([outcome.to_owned(), guard.id.clone(), guard.value.clone(), text]);
+    }
+    table.to_string() + "\n"
+}

@@ -1,0 +1,244 @@
+//! The lab carries out a plan: it is built, measured and taken down again.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use crate::device::{Attachment, Counts, SlicedDevice};
+use crate::error::{Error, Result};
+use crate::generator::{LiveFrames, LiveFramesSpec, Sink};
+use crate::host::{CpuShares, CpuTimes};
+use crate::netlink::{LinkStats, Netdev, XdpFeature, XdpMode};
+use crate::observe::{Interface, Observers, PagePools, Watch};
+use crate::observed::{Ledger, Observed};
+use crate::packet::build_udp_frame;
+use crate::reading::Reading;
+use crate::run::{Plan, Progress, Rig};
+use crate::sample::{Schedule, SliceReader};
+use crate::stats::Slice;
+use crate::topology::{Lab, LabDescription, LabSpec, PlacementState, Port};
+
+/// Traffic before the first slice that counts: frequency, caches and rings settle.
+const RAMP: Duration = Duration::from_millis(300);
+/// How often slices are fetched; the ring holds seconds of them.
+const DRAIN_EVERY: Duration = Duration::from_millis(20);
+/// How long packets may be under way after the generator has stopped.
+const SETTLE_DEADLINE: Duration = Duration::from_secs(2);
+/// How long page pools may take to give their pages back after teardown; the kernel looks again every second
+/// (`DEFER_TIME`, net/core/page_pool.c).
+const RELEASE_DEADLINE: Duration = Duration::from_secs(3);
+
+/// A throw-away veth lab, made for each plan.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LabRig;
+
+impl Rig for LabRig {
+    fn measure(&mut self, plan: &Plan, progress: &mut dyn Progress, stop: &AtomicBool) -> Result<Observed> {
+        progress.stage("building the lab");
+        let frame = build_udp_frame(&plan.flow, plan.size)?;
+        let mut bench = Bench::set_up(plan)?;
+        let observers = Observers::attach(bench.watch())?;
+        progress.stage("sending");
+        let generator = LiveFrames::start(&bench.traffic(plan, frame), &bench.lab.generator.netns)?;
+        let sampled = bench.sample(plan, &generator, progress, stop);
+        let generated = generator.stop()?.packets;
+        let sampled = sampled?;
+        progress.stage("taking the lab down");
+        let mut observed = bench.observe(&observers, sampled, generated)?;
+        drop(bench);
+        observed.page_pools = released(&observers);
+        Ok(observed)
+    }
+}
+
+/// Everything set up for one measurement. Fields are dropped in this order: first what is attached, last the lab.
+struct Bench {
+    _attachment: Attachment,
+    sink: Option<(Attachment, Sink)>,
+    device: SlicedDevice,
+    reader: SliceReader,
+    interface_before: LinkStats,
+    placement: PlacementState,
+    described: LabDescription,
+    lab: Lab,
+}
+
+/// What was taken while the generator ran.
+struct Sampled {
+    slices: Vec<Slice>,
+    seconds: f64,
+    interrupted: bool,
+    cpu_shares: Reading<BTreeMap<u32, Reading<CpuShares>>>,
+}
+
+impl Bench {
+    fn set_up(plan: &Plan) -> Result<Self> {
+        let spec = LabSpec { queues: plan.queues, mtu: plan.mtu, ..LabSpec::new(plan.placement) };
+        let lab = Lab::build(&spec)?;
+        let variants = plan.variants();
+        let count = u16::try_from(variants.len()).unwrap_or(u16::MAX);
+        let schedule = Schedule::draw(count, plan.copies, plan.seed)?;
+        let cut = (plan.slice_packets, plan.warmup_packets);
+        let (device, reader) = SlicedDevice::load(&variants, &schedule, cut, u32::from(plan.queues))?;
+        let sink = if plan.returns_packets() { Some(attach_sink(&lab.generator)?) } else { None };
+        let attachment = lab.dut.netns.run(|| Attachment::attach(device.fd()?, lab.dut.ifindex, plan.xdp_mode))?;
+        let placement = lab.apply_placement()?;
+        must_take_redirected(&lab.generator)?;
+        Ok(Self {
+            _attachment: attachment,
+            sink,
+            device,
+            reader,
+            interface_before: interface_stats(&lab.dut)?,
+            placement,
+            described: lab.describe()?,
+            lab,
+        })
+    }
+
+    fn watch(&self) -> Watch {
+        let interface = |port: &Port| Interface { ifindex: port.ifindex, netns: port.netns.inode() };
+        Watch { device: interface(&self.lab.dut), xmit_to: interface(&self.lab.generator) }
+    }
+
+    fn traffic(&self, plan: &Plan, frame: Vec<u8>) -> LiveFramesSpec {
+        LiveFramesSpec {
+            frame,
+            ifindex: self.lab.generator.ifindex,
+            cpus: vec![plan.placement.generator_cpu()],
+            batch: LiveFramesSpec::DEFAULT_BATCH,
+            count: None,
+        }
+    }
+
+    fn sample(
+        &mut self,
+        plan: &Plan,
+        generator: &LiveFrames,
+        progress: &mut dyn Progress,
+        stop: &AtomicBool,
+    ) -> Result<Sampled> {
+        let mut slices = Vec::new();
+        sleep(RAMP);
+        self.reader.drain(&mut slices);
+        slices.clear();
+        let times = CpuTimes::read();
+        let begin = Instant::now();
+        while begin.elapsed().as_secs_f64() < plan.seconds && !stop.load(Ordering::Relaxed) {
+            if !generator.is_running() {
+                return Err(Error::invalid("keep the generator running", "its threads ended before their time"));
+            }
+            sleep(DRAIN_EVERY);
+            self.reader.drain(&mut slices);
+            progress.sampling(begin.elapsed().as_secs_f64(), plan.seconds, slices.len());
+        }
+        Ok(Sampled {
+            slices,
+            seconds: begin.elapsed().as_secs_f64(),
+            interrupted: stop.load(Ordering::Relaxed),
+            cpu_shares: times.and_then(|before| Ok(CpuTimes::read()?.since(&before))).into(),
+        })
+    }
+
+    /// Reads every counter once no packet is under way any more.
+    fn observe(&self, observers: &Observers, sampled: Sampled, generated: u64) -> Result<Observed> {
+        let counts = self.settle()?;
+        let total = sum(counts.iter().flatten());
+        let loss = self.reader.loss()?;
+        let interface = interface_stats(&self.lab.dut)?;
+        let sink = self.sink.as_ref().map(|(_, sink)| sink.packets()).transpose()?;
+        let xdp = self.lab.dut.netns.rtnl()?.link_by_index(self.lab.dut.ifindex)?.xdp;
+        let cpus = counts.first().map_or(0, Vec::len);
+        Ok(Observed {
+            slices: sampled.slices,
+            slices_lost: loss.lost,
+            packets_without_program: loss.misses,
+            seconds: sampled.seconds,
+            interrupted: sampled.interrupted,
+            ledger: Ledger {
+                generated,
+                xmit: observers.xmit(),
+                received: total.packets + loss.misses,
+                aborted: total.aborted,
+                interface_received: Reading::Known(interface.rx_packets - self.interface_before.rx_packets),
+                returned: sink,
+            },
+            rx_queue_packets: counts.iter().map(|queue| sum(queue).packets).collect(),
+            cpu_packets: (0..cpus).map(|cpu| sum(counts.iter().map(|queue| &queue[cpu])).packets).collect(),
+            exceptions: observers.exceptions(),
+            redirect_errors: observers.redirect_errors(),
+            napi: observers.napi(),
+            softirqs: observers.softirqs_per_cpu(),
+            page_pools: Reading::not_available("the lab is still up"),
+            cpu_shares: sampled.cpu_shares,
+            xdp_mode: xdp.first().map(|attached| attached.mode).filter(|_| xdp.len() == 1),
+            lab_before: self.described.clone(),
+            lab_after: self.lab.describe()?,
+            placement: self.placement.clone(),
+        })
+    }
+
+    /// Waits until the device has seen nothing new for a while, and says what it saw.
+    fn settle(&self) -> Result<Vec<Vec<Counts>>> {
+        let deadline = Instant::now() + SETTLE_DEADLINE;
+        let mut before = self.device.counts()?;
+        loop {
+            sleep(DRAIN_EVERY);
+            let now = self.device.counts()?;
+            if now == before || Instant::now() > deadline {
+                return Ok(now);
+            }
+            before = now;
+        }
+    }
+}
+
+fn sum<'a>(counts: impl IntoIterator<Item = &'a Counts>) -> Counts {
+    counts.into_iter().fold(Counts::default(), |mut sum, counts| {
+        sum += *counts;
+        sum
+    })
+}
+
+fn attach_sink(port: &Port) -> Result<(Attachment, Sink)> {
+    let sink = Sink::load()?;
+    let attachment = port.netns.run(|| Attachment::attach(sink.fd()?, port.ifindex, XdpMode::Native))?;
+    Ok((attachment, sink))
+}
+
+/// Refuses to send where frames would vanish: the kernel says of each interface whether it takes redirected frames.
+fn must_take_redirected(port: &Port) -> Result<()> {
+    let mut netdev = port.netns.run(Netdev::open)?;
+    let features = netdev.xdp(port.ifindex)?.features;
+    if features.contains(&XdpFeature::NdoXmit) {
+        return Ok(());
+    }
+    Err(Error::unsupported(
+        format!("redirect frames to {} (ifindex {})", port.name, port.ifindex),
+        "the kernel's XDP features of the interface lack NETDEV_XDP_ACT_NDO_XMIT; a veth has it only while its peer has \
+         NAPI",
+    )
+    .remedy("attach an XDP program to the peer in native mode, or turn its GRO on"))
+}
+
+fn interface_stats(port: &Port) -> Result<LinkStats> {
+    port.netns.rtnl()?.link_by_index(port.ifindex)?.stats.ok_or_else(|| {
+        Error::unsupported(format!("read the statistics of {}", port.name), "the kernel left IFLA_STATS64 out")
+    })
+}
+
+/// Waits until every page is back, or the deadline, and says what page pools held and released.
+fn released(observers: &Observers) -> Reading<PagePools> {
+    let deadline = Instant::now() + RELEASE_DEADLINE;
+    loop {
+        let pools = observers.page_pools();
+        let balanced = pools.known().is_none_or(|pools| {
+            pools.device.held == pools.device.released && pools.generator.held == pools.generator.released
+        });
+        if balanced || Instant::now() > deadline {
+            return pools;
+        }
+        sleep(DRAIN_EVERY);
+    }
+}

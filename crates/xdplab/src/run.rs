@@ -1,0 +1,255 @@
+//! A comparison on a lab, stage by stage: what is planned, what was observed, what it says.
+
+use std::sync::atomic::AtomicBool;
+
+use serde::{Deserialize, Serialize};
+
+use crate::device::{Action, ProgramSpec};
+use crate::error::Result;
+use crate::guard::{self, Guard};
+use crate::netlink::XdpMode;
+use crate::observed::Observed;
+use crate::packet::{FlowSpec, FrameSize};
+use crate::stats::{self, Absolute, Comparison, Level, NotEnough};
+use crate::topology::Placement;
+use crate::verdict::{self, Verdict};
+
+/// What to compare, and how.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// A name for the report.
+    pub name: String,
+    /// What the others are compared with.
+    pub baseline: ProgramSpec,
+    /// What is compared with the baseline.
+    pub candidates: Vec<ProgramSpec>,
+    /// Separately loaded copies of each variant; with one, layout can't be told from the change.
+    pub copies: u16,
+    /// Packets timed in a slice.
+    pub slice_packets: u32,
+    /// Packets after a switch that are handled and not timed.
+    pub warmup_packets: u32,
+    /// Seconds during which slices are taken.
+    pub seconds: f64,
+    /// Seed of the schedule.
+    pub seed: u64,
+    /// Confidence of the intervals.
+    pub level: Level,
+    /// Effects up to this are not called slower or faster, in ns per packet.
+    pub floor_ns: f64,
+    /// Effects shown to be smaller than this are called equivalent, in ns per packet.
+    pub margin_ns: Option<f64>,
+    /// Which CPU runs what.
+    pub placement: Placement,
+    /// How the dispatcher is attached.
+    pub xdp_mode: XdpMode,
+    /// RX and TX queues of each end of the lab.
+    pub queues: u16,
+    /// MTU of the lab in bytes.
+    pub mtu: u32,
+    /// The frame's fields.
+    pub flow: FlowSpec,
+    /// The frame's size.
+    pub size: FrameSize,
+}
+
+impl Plan {
+    /// Packets after a switch that are not timed: a NAPI budget.
+    pub const WARMUP_PACKETS: u32 = 64;
+    /// Packets of a slice.
+    pub const SLICE_PACKETS: u32 = 1024;
+    /// Copies of each variant.
+    pub const COPIES: u16 = 4;
+    /// Effects up to this are in the reach of memory layout.
+    pub const FLOOR_NS: f64 = 0.1;
+
+    /// A comparison with 60-byte frames (64 on the wire), one queue, native mode.
+    #[must_use]
+    pub fn new(
+        name: &str,
+        baseline: ProgramSpec,
+        candidates: Vec<ProgramSpec>,
+        placement: Placement,
+        seed: u64,
+    ) -> Self {
+        let flow = FlowSpec::lab_v4();
+        Self {
+            name: name.into(),
+            baseline,
+            candidates,
+            copies: Self::COPIES,
+            slice_packets: Self::SLICE_PACKETS,
+            warmup_packets: Self::WARMUP_PACKETS,
+            seconds: 10.0,
+            seed,
+            level: Level::default(),
+            floor_ns: Self::FLOOR_NS,
+            margin_ns: None,
+            placement,
+            xdp_mode: XdpMode::Native,
+            queues: 1,
+            mtu: 1500,
+            size: FrameSize::shortest(&flow),
+            flow,
+        }
+    }
+
+    /// What is loaded, in the order of the schedule's variants: baseline, the baseline again as its own control, then the
+    /// candidates.
+    #[must_use]
+    pub fn variants(&self) -> Vec<ProgramSpec> {
+        [self.baseline, self.baseline].into_iter().chain(self.candidates.iter().copied()).collect()
+    }
+
+    /// Whether a variant sends packets back to the generator.
+    #[must_use]
+    pub fn returns_packets(&self) -> bool {
+        self.variants().iter().any(|variant| variant.action == Action::Tx)
+    }
+}
+
+/// Index of the baseline in [`Plan::variants`].
+const BASELINE: u16 = 0;
+/// Index of the baseline's control.
+const CONTROL: u16 = 1;
+/// Index of the first candidate.
+const FIRST_CANDIDATE: u16 = 2;
+
+/// A measured case: plan, observations and what they say.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Case {
+    /// What was planned.
+    pub plan: Plan,
+    /// What was observed.
+    pub observed: Observed,
+    /// What each variant costs.
+    pub costs: Vec<Cost>,
+    /// Baseline against its own control: the resolution reached.
+    pub control: Option<Comparison>,
+    /// Each candidate against the baseline.
+    pub comparisons: Vec<Compared>,
+    /// The validity checks.
+    pub guards: Vec<Guard>,
+}
+
+/// What a variant costs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// The variant.
+    pub variant: String,
+    /// Its cost, or why there is none.
+    #[serde(flatten)]
+    pub cost: Outcome<Absolute>,
+}
+
+/// A candidate against the baseline.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Compared {
+    /// The candidate.
+    pub candidate: String,
+    /// The difference, or why there is none.
+    #[serde(flatten)]
+    pub comparison: Outcome<Comparison>,
+    /// The p-value corrected for the number of candidates (Benjamini-Hochberg); absent where there is no comparison.
+    pub adjusted_p_value: Option<f64>,
+    /// What it means.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+}
+
+/// A statistic, or why there is none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome<T> {
+    /// The statistic.
+    Estimate(T),
+    /// The reason.
+    NotEnough(NotEnough),
+}
+
+impl<T> Outcome<T> {
+    /// The statistic, where there is one.
+    #[must_use]
+    pub fn estimate(&self) -> Option<&T> {
+        match self {
+            Self::Estimate(value) => Some(value),
+            Self::NotEnough(_) => None,
+        }
+    }
+}
+
+impl<T> From<std::result::Result<T, NotEnough>> for Outcome<T> {
+    fn from(result: std::result::Result<T, NotEnough>) -> Self {
+        match result {
+            Ok(value) => Self::Estimate(value),
+            Err(reason) => Self::NotEnough(reason),
+        }
+    }
+}
+
+/// Told what the run is doing.
+pub trait Progress {
+    /// A stage begins.
+    fn stage(&mut self, name: &str);
+    /// Slices are being taken.
+    fn sampling(&mut self, seconds: f64, of: f64, slices: usize);
+}
+
+/// What can carry out a plan: the lab, or a fake with known answers.
+pub trait Rig {
+    /// Measures the plan's variants. `stop` set from outside ends it early with what there is.
+    ///
+    /// # Errors
+    /// The rig could not be set up, or failed under way.
+    fn measure(&mut self, plan: &Plan, progress: &mut dyn Progress, stop: &AtomicBool) -> Result<Observed>;
+}
+
+/// Measures and analyses.
+///
+/// # Errors
+/// The rig's.
+pub fn compare(plan: &Plan, rig: &mut dyn Rig, progress: &mut dyn Progress, stop: &AtomicBool) -> Result<Case> {
+    let observed = rig.measure(plan, progress, stop)?;
+    progress.stage("analysing");
+    Ok(analyse(plan.clone(), observed))
+}
+
+/// What the observations say. Pure: the same plan and observations give the same case, bit for bit.
+#[must_use]
+pub fn analyse(plan: Plan, observed: Observed) -> Case {
+    let slices = &observed.slices;
+    let names: Vec<String> = plan.variants().iter().map(ToString::to_string).collect();
+    let costs = (0u16..)
+        .zip(&names)
+        .filter(|(index, _)| *index != CONTROL)
+        .map(|(index, name)| Cost { variant: name.clone(), cost: stats::absolute(slices, index, plan.level).into() })
+        .collect();
+    let control = stats::compare(slices, BASELINE, CONTROL, plan.level).ok();
+    let mut guards = guard::run_guards(&observed, plan.xdp_mode, &names);
+    guards.extend(control.as_ref().map(guard::control));
+    let comparisons = compare_all(&plan, &observed, control.as_ref(), &guard::failed(&guards));
+    Case { plan, costs, control, comparisons, guards, observed }
+}
+
+fn compare_all(plan: &Plan, observed: &Observed, control: Option<&Comparison>, failed: &[String]) -> Vec<Compared> {
+    let compared: Vec<(String, std::result::Result<Comparison, NotEnough>)> = (FIRST_CANDIDATE..)
+        .zip(&plan.candidates)
+        .map(|(index, spec)| (spec.to_string(), stats::compare(&observed.slices, BASELINE, index, plan.level)))
+        .collect();
+    let p_values: Vec<f64> =
+        compared.iter().filter_map(|(_, comparison)| Some(comparison.as_ref().ok()?.difference.p_value)).collect();
+    let mut adjusted = stats::benjamini_hochberg(&p_values).into_iter();
+    compared
+        .into_iter()
+        .map(|(candidate, comparison)| {
+            let adjusted_p_value = if comparison.is_ok() { adjusted.next() } else { None };
+            let verdict = match &comparison {
+                Ok(comparison) => {
+                    verdict::decide(comparison, control, plan.floor_ns, plan.margin_ns, adjusted_p_value, failed)
+                }
+                Err(reason) => verdict::not_enough(reason, failed),
+            };
+            Compared { candidate, comparison: comparison.into(), adjusted_p_value, verdict }
+        })
+        .collect()
+}

@@ -1,0 +1,7 @@
+//! Slices: the schedule that says whose turn it is, and the reader that brings the timed slices out of the kernel.
+
+mod reader;
+mod schedule;
+
+pub use reader::{SliceLoss, SliceReader};
+pub use schedule::{Entry, Schedule};

@@ -1,0 +1,5 @@
+//! System calls that no crate wraps, and the unsafe code they need.
+
+pub mod ethtool;
+pub mod interrupt;
+pub mod link;
