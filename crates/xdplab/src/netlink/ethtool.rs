@@ -137,9 +137,11 @@ impl Ethtool {
     pub fn set_offloads(mut self, ifindex: u32, offloads: &[(&str, bool)]) -> Result<OffloadGuard> {
         let before = self.features(ifindex)?;
         let wanted = resolve(ifindex, &before, offloads)?;
-        let mut guard = OffloadGuard { ethtool: self, ifindex, restore: Vec::new() };
+        let restore = wanted.iter().map(|(name, on)| (name.clone(), !on)).collect();
+        let mut guard = OffloadGuard { ethtool: self, ifindex, restore };
         guard.ethtool.set_features(ifindex, &wanted)?;
         let after = guard.ethtool.features(ifindex)?;
+        // Switching one may have switched others that depend on it.
         guard.restore = before
             .iter()
             .filter(|was| after.iter().any(|is| is.name == was.name && is.on != was.on))
@@ -147,7 +149,8 @@ impl Ethtool {
             .collect();
         let refused = wanted.iter().find(|(name, on)| after.iter().any(|is| is.name == *name && is.on != *on));
         match refused {
-            Some((name, on)) => Err(Error::unsupported(set_what(ifindex, name, *on), "its driver keeps it as it is")),
+            Some((name, on)) => Err(Error::unsupported(set_what(ifindex, name, *on), "the kernel leaves it as it was")
+                .remedy("it may depend on another one, as tso does on tx")),
             None => Ok(guard),
         }
     }

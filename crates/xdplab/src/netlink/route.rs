@@ -11,7 +11,7 @@ use netlink_packet_route::RouteNetlinkMessage as Message;
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
     AfSpecInet6, AfSpecUnspec, In6AddrGenMode, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags,
-    LinkInfo as LinkInfoAttribute, LinkMessage, LinkXdp, Stats64,
+    LinkInfo as LinkInfoAttribute, LinkMessage, LinkXdp, State, Stats64,
 };
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
@@ -46,8 +46,10 @@ pub struct LinkInfo {
     pub max_mtu: Option<u32>,
     /// Whether the interface was set up (`IFF_UP`).
     pub up: bool,
-    /// Whether it can carry frames now (`IFF_RUNNING`: up, with carrier, operational).
-    pub running: bool,
+    /// Whether it says that it carries frames (`IF_OPER_UP` of RFC 2863): the carrier was seen and the transmit queues
+    /// were started. `IFF_RUNNING` is no substitute, since it counts "unknown" too, the state of a veth end whose carrier
+    /// was not looked at yet and which drops what it is to send. Some interfaces (`lo`) never say so.
+    pub oper_up: bool,
     /// Whether frames bypass address resolution (`IFF_NOARP`).
     pub no_arp: bool,
     /// The kind of a virtual interface, e.g. `veth`; `None` for most hardware.
@@ -221,17 +223,23 @@ impl Rtnl {
         self.set_flag(&format!("set the interface with ifindex {ifindex} down"), ifindex, LinkFlags::Up, false)
     }
 
-    /// Keeps the kernel from sending frames of its own through the interface: no ARP and no neighbour discovery
-    /// (`IFF_NOARP`; neighbours must be static), no link-local address and so no router solicitation, no multicast
-    /// listener reports.
-    ///
-    /// To be called before the interface is up and has addresses.
+    /// Lets frames bypass address resolution (`IFF_NOARP`): the kernel sends no ARP, no neighbour discovery and no
+    /// multicast listener report through the interface. Neighbours must be static, and are to be added after this.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn set_silent(&mut self, ifindex: u32) -> Result<()> {
-        let what = format!("silence the interface with ifindex {ifindex}");
-        self.set_flag(&what, ifindex, LinkFlags::Noarp, true)?;
+    pub fn set_no_arp(&mut self, ifindex: u32) -> Result<()> {
+        let what = format!("switch ARP off on the interface with ifindex {ifindex}");
+        self.set_flag(&what, ifindex, LinkFlags::Noarp, true)
+    }
+
+    /// Keeps the kernel from giving the interface an IPv6 link-local address when it goes up, and so from sending router
+    /// solicitations through it.
+    ///
+    /// # Errors
+    /// If the kernel has no IPv6.
+    pub fn set_no_link_local_address(&mut self, ifindex: u32) -> Result<()> {
+        let what = format!("keep the interface with ifindex {ifindex} without a link-local address");
         let mut message = link_message(ifindex);
         message.attributes.push(LinkAttribute::AfSpecUnspec(vec![AfSpecUnspec::Inet6(vec![
             AfSpecInet6::AddrGenMode(In6AddrGenMode::None),
@@ -321,14 +329,30 @@ impl Rtnl {
     /// # Errors
     /// If there is no route.
     pub fn route_to(&mut self, address: IpAddr) -> Result<u32> {
+        let routes = self.routes_to(address)?;
+        let ifindex = routes.iter().filter_map(route_of).flat_map(output_ifindexes).next();
+        ifindex.ok_or_else(|| {
+            Error::invalid(format!("find the route to {address}"), "netlink(RTM_GETROUTE): it names no interface")
+        })
+    }
+
+    /// Whether packets to `address` are received here. An IPv6 address is usable as a source at once when it was added,
+    /// but the kernel takes in packets to it only some time later, when a worker has added its route.
+    ///
+    /// # Errors
+    /// If there is no route at all.
+    pub fn is_local(&mut self, address: IpAddr) -> Result<bool> {
+        let routes = self.routes_to(address)?;
+        Ok(routes.iter().filter_map(route_of).any(|route| route.header.kind == RouteType::Local))
+    }
+
+    fn routes_to(&mut self, address: IpAddr) -> Result<Vec<Message>> {
         let what = format!("find the route to {address}");
         let mut message = RouteMessage::default();
         message.header.address_family = family(address);
         message.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
         message.attributes.push(RouteAttribute::Destination(address.into()));
-        let answers = self.socket.request("netlink(RTM_GETROUTE)", &what, Message::GetRoute(message), 0)?;
-        let ifindex = answers.iter().filter_map(route_of).flat_map(output_ifindexes).next();
-        ifindex.ok_or_else(|| Error::invalid(what, "netlink(RTM_GETROUTE): the route names no interface"))
+        self.socket.request("netlink(RTM_GETROUTE)", &what, Message::GetRoute(message), 0)
     }
 
     /// A request that is answered by nothing but its outcome.
@@ -377,7 +401,7 @@ fn link_of(message: &Message) -> Option<LinkInfo> {
         mtu: 0,
         max_mtu: None,
         up: flags.contains(LinkFlags::Up),
-        running: flags.contains(LinkFlags::Running),
+        oper_up: false,
         no_arp: flags.contains(LinkFlags::Noarp),
         kind: None,
         rx_queues: None,
@@ -393,6 +417,7 @@ fn link_of(message: &Message) -> Option<LinkInfo> {
             LinkAttribute::Address(bytes) => link.mac = bytes.as_slice().try_into().ok().map(MacAddr),
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
             LinkAttribute::MaxMtu(mtu) => link.max_mtu = Some(*mtu).filter(|&mtu| mtu != 0),
+            LinkAttribute::OperState(state) => link.oper_up = *state == State::Up,
             LinkAttribute::NumRxQueues(queues) => link.rx_queues = Some(*queues),
             LinkAttribute::NumTxQueues(queues) => link.tx_queues = Some(*queues),
             LinkAttribute::Link(ifindex) if *ifindex != 0 => peer = Some(*ifindex),
@@ -459,4 +484,48 @@ fn output_ifindexes(route: &RouteMessage) -> Vec<u32> {
         }
     }
     ifindexes
+}
+
+#[cfg(test)]
+mod tests {
+    use netlink_packet_route::link::XdpAttached as Attached;
+    use netlink_packet_route::route::RouteNextHop;
+
+    use super::*;
+
+    #[test]
+    fn every_interface_of_a_default_route_counts_and_no_other_route() {
+        let route = |prefix_len, kind, attributes| {
+            let mut route = RouteMessage::default();
+            route.header.destination_prefix_length = prefix_len;
+            route.header.kind = kind;
+            route.attributes = attributes;
+            route
+        };
+        let hop = |ifindex| {
+            let mut hop = RouteNextHop::default();
+            hop.interface_index = ifindex;
+            hop
+        };
+        let multipath = route(0, RouteType::Unicast, vec![RouteAttribute::MultiPath(vec![hop(3), hop(4)])]);
+        assert!(is_default(&multipath));
+        assert_eq!(output_ifindexes(&multipath), [3, 4]);
+        let plain = route(0, RouteType::Unicast, vec![RouteAttribute::Priority(100), RouteAttribute::Oif(2)]);
+        assert!(is_default(&plain));
+        assert_eq!(output_ifindexes(&plain), [2]);
+        assert!(!is_default(&route(24, RouteType::Unicast, vec![RouteAttribute::Oif(5)])));
+        assert!(!is_default(&route(0, RouteType::Unreachable, vec![RouteAttribute::Oif(1)])));
+    }
+
+    #[test]
+    fn programs_in_two_modes_are_both_seen() {
+        let attributes = [LinkXdp::Attached(Attached::Multiple), LinkXdp::DrvProgId(7), LinkXdp::SkbProgId(8)];
+        assert_eq!(
+            xdp_of(&attributes),
+            [XdpAttached { mode: XdpMode::Native, prog_id: 7 }, XdpAttached { mode: XdpMode::Generic, prog_id: 8 }]
+        );
+        let alone = [LinkXdp::Attached(Attached::SocketBuffer), LinkXdp::ProgId(8), LinkXdp::SkbProgId(8)];
+        assert_eq!(xdp_of(&alone), [XdpAttached { mode: XdpMode::Generic, prog_id: 8 }]);
+        assert_eq!(xdp_of(&[LinkXdp::Attached(Attached::None)]), []);
+    }
 }

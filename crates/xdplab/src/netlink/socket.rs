@@ -96,7 +96,7 @@ impl Socket {
             while !rest.is_empty() {
                 let message = NetlinkMessage::<M>::deserialize(rest)
                     .map_err(|error| Error::invalid(what, format!("{call}: answer not understood: {error}")))?;
-                let length = usize::try_from(message.header.length).unwrap_or(usize::MAX).max(NLMSG_HDRLEN);
+                let length = (message.header.length as usize).max(NLMSG_HDRLEN);
                 rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
                 if message.header.sequence_number != self.sequence {
                     continue; // Left over from a request that was given up.

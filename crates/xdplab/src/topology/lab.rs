@@ -1,6 +1,7 @@
 //! The laboratory: a veth pair between two namespaces, one end for the generator and one for the device under test.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::fs;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd as _;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,6 +14,7 @@ use super::placement::{Placement, PlacementState};
 use crate::error::{Error, Result};
 use crate::netlink::{Ethtool, Rtnl, VethEnd};
 use crate::packet::MacAddr;
+use crate::reading::Reading;
 use crate::sys::ethtool::{DriverInfo, EthtoolIoctl};
 
 /// The name of the generator's interface.
@@ -30,8 +32,10 @@ const IPV4_PREFIX_LEN: u8 = 24;
 const GENERATOR_IPV6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
 const DUT_IPV6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2);
 const IPV6_PREFIX_LEN: u8 = 64;
-/// How long the kernel may take to see the carrier on both ends.
-const CARRIER_DEADLINE: Duration = Duration::from_secs(5);
+/// Why a port has no IPv6 address.
+const NO_IPV6: &str = "the kernel has no IPv6: /proc/net/if_inet6 is not there";
+/// How long the kernel may take until an end sends and receives.
+const READY_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What lab to build.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,7 +73,7 @@ pub struct Port {
     pub mac: MacAddr,
     /// Its IPv4 address.
     pub ipv4: Ipv4Addr,
-    /// Its IPv6 address.
+    /// Its IPv6 address; where the kernel has no IPv6, only the frames of a generator can carry it.
     pub ipv6: Ipv6Addr,
 }
 
@@ -103,7 +107,7 @@ impl Lab {
             port.configure(spec, peer)?;
         }
         for port in [&lab.generator, &lab.dut] {
-            port.await_carrier()?;
+            port.await_ready()?;
         }
         Ok(lab)
     }
@@ -123,7 +127,7 @@ impl Lab {
         self.spec.placement.apply(&self.dut)
     }
 
-    /// The lab as it is now, read back from the kernel.
+    /// The lab as it is now; links, queues, offloads and drivers are read back from the kernel.
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -139,7 +143,7 @@ impl Lab {
 impl Drop for Lab {
     fn drop(&mut self) {
         // The namespaces would take the pair with them, but only some time after they are closed, and not while a socket
-        // or a program's link still holds one.
+        // still holds one.
         drop(self.dut.netns.rtnl().and_then(|mut rtnl| rtnl.delete_link(self.dut.ifindex)));
     }
 }
@@ -155,45 +159,54 @@ impl Port {
         let offloads: Vec<_> = spec.offloads.iter().map(|(name, on)| (name.as_str(), *on)).collect();
         self.netns.run(Ethtool::open)?.set_offloads(self.ifindex, &offloads)?.keep();
         let mut rtnl = self.netns.rtnl()?;
-        rtnl.set_silent(self.ifindex)?;
+        rtnl.set_no_arp(self.ifindex)?;
+        if has_ipv6() {
+            rtnl.set_no_link_local_address(self.ifindex)?;
+        }
         rtnl.set_up(self.ifindex)?;
-        for (own, other, prefix_len) in [
-            (IpAddr::V4(self.ipv4), IpAddr::V4(peer.ipv4), IPV4_PREFIX_LEN),
-            (IpAddr::V6(self.ipv6), IpAddr::V6(peer.ipv6), IPV6_PREFIX_LEN),
-        ] {
-            rtnl.add_address(self.ifindex, own, prefix_len)?;
-            rtnl.add_neighbour(self.ifindex, other, peer.mac)?;
+        rtnl.add_address(self.ifindex, self.ipv4.into(), IPV4_PREFIX_LEN)?;
+        rtnl.add_neighbour(self.ifindex, peer.ipv4.into(), peer.mac)?;
+        if has_ipv6() {
+            rtnl.add_address(self.ifindex, self.ipv6.into(), IPV6_PREFIX_LEN)?;
+            rtnl.add_neighbour(self.ifindex, peer.ipv6.into(), peer.mac)?;
         }
         Ok(())
     }
 
-    fn await_carrier(&self) -> Result<()> {
-        let mut rtnl: Rtnl = self.netns.rtnl()?;
-        let deadline = Instant::now() + CARRIER_DEADLINE;
-        while !rtnl.link_by_index(self.ifindex)?.running {
+    /// Waits until what is sent here leaves, and what is sent to here is received.
+    fn await_ready(&self) -> Result<()> {
+        let mut rtnl = self.netns.rtnl()?;
+        let deadline = Instant::now() + READY_DEADLINE;
+        while !self.is_ready(&mut rtnl)? {
             if Instant::now() > deadline {
-                let why = format!("none within {} s", CARRIER_DEADLINE.as_secs());
-                return Err(Error::invalid(format!("see the carrier on {}", self.name), why));
+                let why = format!("it is not ready after {} s", READY_DEADLINE.as_secs());
+                return Err(Error::invalid(format!("bring {} up", self.name), why));
             }
             thread::sleep(Duration::from_millis(1));
         }
         Ok(())
     }
 
-    /// The port as it is now, read back from the kernel.
+    fn is_ready(&self, rtnl: &mut Rtnl) -> Result<bool> {
+        Ok(rtnl.link_by_index(self.ifindex)?.oper_up
+            && rtnl.is_local(self.ipv4.into())?
+            && (!has_ipv6() || rtnl.is_local(self.ipv6.into())?))
+    }
+
+    /// The port as it is now: its link, queues, offloads and driver are read back from the kernel.
     ///
     /// # Errors
     /// If the kernel does not answer.
     pub fn describe(&self) -> Result<PortDescription> {
         let link = self.netns.rtnl()?.link_by_index(self.ifindex)?;
-        let features = self.netns.run(Ethtool::open)?.features(self.ifindex)?;
-        let channels = self.netns.run(Ethtool::open)?.channels(self.ifindex)?;
+        let mut ethtool = self.netns.run(Ethtool::open)?;
+        let (features, channels) = (ethtool.features(self.ifindex)?, ethtool.channels(self.ifindex)?);
         Ok(PortDescription {
             name: link.name,
             ifindex: link.ifindex,
             mac: self.mac,
             ipv4: self.ipv4,
-            ipv6: self.ipv6,
+            ipv6: if has_ipv6() { Reading::Known(self.ipv6) } else { Reading::not_available(NO_IPV6) },
             mtu: link.mtu,
             rx_queues: channels.rx.or(channels.combined),
             tx_queues: channels.tx.or(channels.combined),
@@ -202,6 +215,11 @@ impl Port {
             netns_inode: self.netns.inode(),
         })
     }
+}
+
+/// Whether the kernel has IPv6: built in and not switched off by `ipv6.disable=1`.
+fn has_ipv6() -> bool {
+    fs::exists("/proc/net/if_inet6").unwrap_or(false)
 }
 
 /// A lab as the record keeps it.
@@ -228,7 +246,7 @@ pub struct PortDescription {
     /// Its IPv4 address.
     pub ipv4: Ipv4Addr,
     /// Its IPv6 address.
-    pub ipv6: Ipv6Addr,
+    pub ipv6: Reading<Ipv6Addr>,
     /// Its MTU in bytes: the payload of a frame, without the Ethernet header.
     pub mtu: u32,
     /// Its receive queues in use.
@@ -255,7 +273,7 @@ pub struct PortDescription {
 /// If the page size is unknown.
 pub fn native_xdp_mtu_limit(frags: bool) -> Result<u32> {
     const XDP_PACKET_HEADROOM: u32 = 256;
-    /// 0 on x86 and powerpc, 2 elsewhere (`include/linux/skbuff.h` and the architectures' overrides).
+    /// 2 (`include/linux/skbuff.h`) but where the architecture says 0, as these two do in their `asm/processor.h`.
     const NET_IP_ALIGN: u32 = if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) { 0 } else { 2 };
     const SKB_SHARED_INFO: u32 = 320;
     const ETH_HLEN: u32 = 14;

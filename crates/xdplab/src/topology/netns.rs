@@ -118,8 +118,14 @@ impl AsFd for NetNs {
     }
 }
 
-fn on_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-    thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+/// Runs `work` on a thread of its own, for what changes the thread it runs on.
+pub(super) fn on_thread<T: Send>(work: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    thread::scope(|scope| {
+        let thread = thread::Builder::new()
+            .spawn_scoped(scope, work)
+            .map_err(|error| Error::io("start a thread", "pthread_create", &error))?;
+        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
 }
 
 fn needs_root(error: Error) -> Error {

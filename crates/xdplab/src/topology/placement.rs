@@ -10,8 +10,10 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::lab::Port;
+use super::netns::on_thread;
 use crate::error::{Error, Result};
 use crate::netlink::{Napi, Netdev};
+use crate::reading::Reading;
 
 /// How long the kernel may take to start its NAPI threads.
 const THREADS_DEADLINE: Duration = Duration::from_secs(1);
@@ -91,10 +93,9 @@ impl Placement {
     pub(super) fn check(self) -> Result<()> {
         let what = "place generator and DUT";
         for cpu in [self.generator_cpu(), self.dut_cpu()] {
-            if !fs::exists(format!("/sys/devices/system/cpu/cpu{cpu}/topology")).unwrap_or(false) {
-                return Err(Error::usage(what, format!("CPU {cpu} is not there or offline"))
-                    .remedy("/sys/devices/system/cpu/online lists those that are online"));
-            }
+            // Only the kernel knows what is online and in this process's cpuset.
+            on_thread(|| pin(0, cpu).map_err(|errno| Error::syscall(what, "sched_setaffinity", errno)))
+                .map_err(|error| error.remedy(format!("CPU {cpu} is not there, offline or not in the cpuset")))?;
         }
         match self {
             Self::Split { generator_cpu, dut_cpu } if generator_cpu == dut_cpu => {
@@ -106,22 +107,20 @@ impl Placement {
 
     /// Makes the NAPI of `port` run where the placement wants it.
     pub(super) fn apply(self, port: &Port) -> Result<PlacementState> {
-        let threaded = matches!(self, Self::Split { .. });
-        set_threaded(port, threaded)?;
-        let mut netdev = port.netns.run(Netdev::open)?;
-        if !threaded {
-            let napis = netdev.napis(port.ifindex)?;
-            return match napis.iter().find(|napi| napi.pid.is_some()) {
-                Some(napi) => Err(Error::invalid(
-                    format!("let softirq poll NAPI {} of {}", napi.id, port.name),
-                    "a kernel thread still polls it",
-                )),
-                None => Ok(PlacementState { placement: self, napi_ids: ids(&napis), threads: Vec::new() }),
-            };
+        match self {
+            Self::Same { .. } => {
+                set_threaded(port, false)?;
+                let napis = port.netns.run(Netdev::open).and_then(|mut netdev| netdev.napis(port.ifindex));
+                let napi_ids = Reading::from(napis).map(|napis| ids(&napis));
+                Ok(PlacementState { placement: self, napi_ids, threads: Vec::new() })
+            }
+            Self::Split { dut_cpu, .. } => {
+                set_threaded(port, true)?;
+                let napis = threaded_napis(port)?;
+                let threads = napis.iter().map(|napi| pin_napi(napi, port, dut_cpu)).collect::<Result<_>>()?;
+                Ok(PlacementState { placement: self, napi_ids: Reading::Known(ids(&napis)), threads })
+            }
         }
-        let napis = threaded_napis(&mut netdev, port)?;
-        let threads = napis.iter().map(|napi| pin(napi, port, self.dut_cpu())).collect::<Result<_>>()?;
-        Ok(PlacementState { placement: self, napi_ids: ids(&napis), threads })
     }
 }
 
@@ -129,9 +128,10 @@ impl Placement {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlacementState {
     /// What was asked for.
+    #[serde(flatten)]
     pub placement: Placement,
-    /// The DUT's NAPI instances; none before an XDP program is attached (or GRO is on) there.
-    pub napi_ids: Vec<u32>,
+    /// The DUT's NAPI instances (Linux 6.8 and later); none before an XDP program is attached (or GRO is on) there.
+    pub napi_ids: Reading<Vec<u32>>,
     /// The kernel threads that poll them; none where softirq does.
     pub threads: Vec<NapiThread>,
 }
@@ -155,8 +155,10 @@ fn set_threaded(port: &Port, threaded: bool) -> Result<()> {
     let path = format!("class/net/{}/threaded", port.name);
     let wanted = if threaded { "1" } else { "0" };
     let sysfs = port.netns.sysfs()?;
-    if sysfs.read(&path)? == wanted {
-        return Ok(());
+    match sysfs.read(&path) {
+        Ok(read) if read == wanted => return Ok(()),
+        Err(error) if error.errno() == Some(Errno::ENOENT) && !threaded => return Ok(()), // Before Linux 5.12.
+        _ => {}
     }
     sysfs.write(&path, wanted).map_err(|error| {
         if error.errno() == Some(Errno::EOPNOTSUPP) {
@@ -172,7 +174,8 @@ fn set_threaded(port: &Port, threaded: bool) -> Result<()> {
 }
 
 /// The NAPI instances of `port`, once each has its thread.
-fn threaded_napis(netdev: &mut Netdev, port: &Port) -> Result<Vec<Napi>> {
+fn threaded_napis(port: &Port) -> Result<Vec<Napi>> {
+    let mut netdev = port.netns.run(Netdev::open)?;
     let deadline = Instant::now() + THREADS_DEADLINE;
     loop {
         let napis = netdev.napis(port.ifindex)?;
@@ -189,7 +192,7 @@ fn threaded_napis(netdev: &mut Netdev, port: &Port) -> Result<Vec<Napi>> {
 }
 
 /// Pins the thread of `napi` to `cpu` and reads back where it may run.
-fn pin(napi: &Napi, port: &Port, cpu: usize) -> Result<NapiThread> {
+fn pin_napi(napi: &Napi, port: &Port, cpu: usize) -> Result<NapiThread> {
     let pid = napi.pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or_default();
     let what = format!("pin the thread {pid} of NAPI {} of {} to CPU {cpu}", napi.id, port.name);
     // The kernel names the thread by its id in the initial pid namespace; elsewhere that may be some other process.
@@ -198,19 +201,20 @@ fn pin(napi: &Napi, port: &Port, cpu: usize) -> Result<NapiThread> {
         return Err(Error::unsupported(what, "no NAPI thread has this process id here")
             .remedy("run in the initial pid namespace"));
     }
-    let syscall = |call| {
-        let what = what.clone();
-        move |errno| Error::syscall(what, call, errno)
-    };
-    let mut set = CpuSet::new();
-    set.set(cpu).map_err(syscall("sched_setaffinity"))?;
-    sched_setaffinity(Pid::from_raw(pid), &set).map_err(syscall("sched_setaffinity"))?;
-    let cpus = cpus_of(pid).map_err(syscall("sched_getaffinity"))?;
+    pin(pid, cpu).map_err(|errno| Error::syscall(&what, "sched_setaffinity", errno))?;
+    let cpus = cpus_of(pid).map_err(|errno| Error::syscall(&what, "sched_getaffinity", errno))?;
     if cpus == [cpu] {
         Ok(NapiThread { napi_id: napi.id, pid, cpus })
     } else {
         Err(Error::invalid(what, format!("it may still run on {cpus:?}")))
     }
+}
+
+/// Lets the thread `pid` (0: the calling one) run on `cpu` alone.
+fn pin(pid: i32, cpu: usize) -> nix::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu)?;
+    sched_setaffinity(Pid::from_raw(pid), &set)
 }
 
 /// The CPUs that the calling thread may use.
@@ -232,7 +236,7 @@ mod tests {
         let both = Placement::Split { generator_cpu: 0, dut_cpu: 0 }.check().unwrap_err();
         assert_eq!(both.to_string(), "can't place generator and DUT: CPU 0 is to run both; take placement \"same\"");
         let absent = Placement::Same { cpu: 99_999 }.check().unwrap_err();
-        assert!(absent.to_string().contains("CPU 99999 is not there or offline"), "{absent}");
+        assert!(absent.to_string().ends_with("CPU 99999 is not there, offline or not in the cpuset"), "{absent}");
         Placement::same().unwrap().check().unwrap();
     }
 }

@@ -17,5 +17,6 @@ fn main() -> ExitCode {
     if let Some(code) = support::child::run_if_asked(&[topology::CHILDREN]) {
         return code;
     }
-    support::run(&Arguments::from_args(), topology::tests())
+    let tests = [support::tests(), topology::tests()].into_iter().flatten().collect();
+    support::run(&Arguments::from_args(), tests)
 }

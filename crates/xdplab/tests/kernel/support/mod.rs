@@ -3,8 +3,10 @@
 pub(crate) mod child;
 pub(crate) mod xdp;
 
+use std::collections::BTreeMap;
 use std::env;
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitCode};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,8 +17,8 @@ use xdplab::topology::NetNs;
 /// Set to 1 where every test must run that the kernel is able to run.
 const REQUIRE: &str = "XDPLAB_REQUIRE_KERNEL_TESTS";
 
-/// The tests that were ignored, each as its name and reason.
-static IGNORED: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// How many tests were ignored for each reason.
+static IGNORED: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
 /// Something that a test can't do without.
 pub(crate) struct Need {
@@ -69,7 +71,7 @@ pub(crate) fn test(name: &'static str, needs: &'static [&'static Need], body: fn
             if !kernel_lacks && env::var(REQUIRE).is_ok_and(|value| value == "1") {
                 return Err(Failed::from(format!("{REQUIRE}=1, but it can't run: {reason}")));
             }
-            IGNORED.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{name}: {reason}"));
+            *IGNORED.lock().unwrap_or_else(PoisonError::into_inner).entry(reason.clone()).or_default() += 1;
             Ok(Completion::ignored_with(reason))
         }
     })
@@ -84,15 +86,43 @@ fn unmet(needs: &[&Need]) -> Option<(String, bool)> {
     })
 }
 
-/// Runs the tests, and ends with the list of those that were ignored.
+/// Runs the tests, and ends with how many were ignored and why.
 pub(crate) fn run(arguments: &Arguments, tests: Vec<Trial>) -> ExitCode {
     let conclusion = libtest_mimic::run(arguments, tests);
     let ignored = IGNORED.lock().unwrap_or_else(PoisonError::into_inner);
-    if !ignored.is_empty() {
-        println!("{} kernel tests were ignored:", ignored.len());
-        ignored.iter().for_each(|test| println!("    {test}"));
+    for (reason, count) in ignored.iter() {
+        println!("{count} ignored: {reason}");
     }
     conclusion.exit_code()
+}
+
+/// The tests of this module itself.
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![test("support::without_rights_a_test_is_ignored_with_the_reason_or_fails", &[&NETNS], without_rights)]
+}
+
+/// Runs one of the tests as a user without rights.
+fn without_rights() {
+    const NOBODY: u32 = 65_534;
+    let run = |require| {
+        let output = Command::new("/proc/self/exe")
+            .args(["--exact", "topology::two_labs_stand_side_by_side"])
+            .env(REQUIRE, require)
+            .uid(NOBODY)
+            .output()
+            .unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (success, output) = run("0");
+    assert!(success, "{output}");
+    assert!(output.contains("0 passed; 0 failed; 1 ignored"), "{output}");
+    let reason =
+        "needs network namespaces, not permitted: can't make a network namespace: unshare(CLONE_NEWNET): EPERM";
+    assert!(output.contains(&format!("ignored ({reason}")), "{output}");
+    assert!(output.contains(&format!("1 ignored: {reason}")), "{output}");
+    let (success, output) = run("1");
+    assert!(!success, "{output}");
+    assert!(output.contains("XDPLAB_REQUIRE_KERNEL_TESTS=1, but it can't run: needs network namespaces"), "{output}");
 }
 
 /// Waits until `condition` holds; panics with `what` if it does not within `seconds`.
