@@ -1,1 +1,25 @@
-//! AF_XDP sockets in pure Rust.
+#![doc = include_str!("../README.md")]
+
+mod bind;
+mod config;
+mod device;
+mod error;
+mod frame;
+mod netdev;
+mod pool;
+mod ring;
+mod rings;
+mod socket;
+mod sys;
+mod uapi;
+mod umem;
+
+pub use config::{BindMode, BusyPoll, Config, Mode};
+pub use device::{ifindex, queue_count, queue_is_free};
+pub use error::{Error, Result, Ring};
+pub use frame::{Completed, Frame, Segment, TxRequest};
+pub use netdev::DeviceFeatures;
+pub use pool::{FramePool, FrameSource};
+pub use rings::{CompletionDrain, CompletionRing, FillRing, RxDrain, RxRing, TxRing};
+pub use socket::{Socket, Statistics};
+pub use umem::{Ledger, Pages, TxMetadata, Umem, UmemConfig};

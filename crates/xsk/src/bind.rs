@@ -1,0 +1,300 @@
+//! The steps of binding a socket, each with its errors.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::{Arc, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::config::{BindMode, BusyPoll, Config, Mode};
+use crate::device::Probe;
+use crate::error::{Error, Result, Ring};
+use crate::ring::Mapped;
+use crate::socket::{Lease, Link, Release};
+use crate::sys::{self, Mapping};
+use crate::uapi::{self, xdp_desc, xdp_ring_offset};
+use crate::umem::{Pages, TxMetadata, Umem};
+
+/// The mapped rings of a new socket.
+pub(crate) struct Rings {
+    pub(crate) fill: Mapped<u64>,
+    pub(crate) rx: Mapped<xdp_desc>,
+    pub(crate) tx: Mapped<xdp_desc>,
+    pub(crate) completion: Mapped<u64>,
+}
+
+pub(crate) fn bind(umem: &Umem, ifindex: u32, queue: u32, config: &Config) -> Result<(Rings, Link)> {
+    config.check()?;
+    let _binding = umem.shared().binding.lock().unwrap_or_else(PoisonError::into_inner);
+    let sharer = sharer(umem, ifindex, queue, config)?;
+    let lease = Lease::new(umem)?;
+    let fd = sys::socket().map_err(socket_error)?;
+    if sharer.is_none() {
+        register(umem, fd.as_raw_fd())?;
+    }
+    if let Some(busy_poll) = &config.busy_poll {
+        set_busy_poll(fd.as_raw_fd(), busy_poll)?;
+    }
+    let rings = create_rings(fd.as_raw_fd(), config)?;
+    let target = Target { ifindex, queue, config, sharer: sharer.as_deref() };
+    target.bind(fd.as_raw_fd())?;
+    let mode = read_mode(fd.as_raw_fd(), &target)?;
+    check_mode(mode, &target, umem)?;
+    let mut link = Link {
+        fd,
+        lease,
+        umem: umem.clone(),
+        ifindex,
+        queue,
+        mode,
+        need_wakeup: config.need_wakeup,
+        multi_buffer: config.multi_buffer,
+    };
+    if mode == Mode::ZeroCopy || umem.layout().tx_metadata != TxMetadata::None {
+        let probe = Probe::new().map_err(|source| target.error("socket(AF_XDP) of a probe", "free memory", source))?;
+        link.lease.wait_for(Release { probe, ifindex, queue });
+    }
+    Ok((rings, link))
+}
+
+/// A bound socket of the same umem to share it through. One of the same queue goes first: only through it does the
+/// kernel notice that the queue has this umem already, and say so at once.
+fn sharer(umem: &Umem, ifindex: u32, queue: u32, config: &Config) -> Result<Option<Arc<Link>>> {
+    let mut sockets = umem.shared().sockets();
+    sockets.bound.retain(|link| link.strong_count() > 0);
+    let mut links: Vec<_> = sockets.bound.iter().filter_map(Weak::upgrade).collect();
+    // Released before any link: dropping the last link of a socket takes this lock.
+    drop(sockets);
+    links.sort_by_key(|link| (link.ifindex, link.queue) != (ifindex, queue));
+    let sharer = links.into_iter().next();
+    let Some(first) = &sharer else { return Ok(None) };
+    if first.need_wakeup != config.need_wakeup || first.multi_buffer != config.multi_buffer {
+        return Err(Error::config(
+            "shared umem",
+            "need_wakeup and multi_buffer are those of its first socket",
+            format!("set need_wakeup {} and multi_buffer {}", first.need_wakeup, first.multi_buffer),
+        ));
+    }
+    Ok(sharer)
+}
+
+fn socket_error(source: io::Error) -> Error {
+    let remedy = match source.raw_os_error() {
+        Some(libc::EPERM) => "run as root, or with CAP_NET_RAW",
+        Some(libc::EAFNOSUPPORT) => "use a kernel with CONFIG_XDP_SOCKETS",
+        _ => "raise the limit of open files",
+    };
+    Error::Call { subject: "socket".into(), call: "socket(AF_XDP)", remedy: remedy.into(), source }
+}
+
+fn register(umem: &Umem, fd: RawFd) -> Result<()> {
+    let layout = umem.layout();
+    let unaligned = if layout.unaligned { uapi::XDP_UMEM_UNALIGNED_CHUNK_FLAG } else { 0 };
+    let metadata = match layout.tx_metadata {
+        TxMetadata::None => 0,
+        TxMetadata::Enabled => uapi::XDP_UMEM_TX_METADATA_LEN,
+        TxMetadata::SoftwareChecksum => uapi::XDP_UMEM_TX_METADATA_LEN | uapi::XDP_UMEM_TX_SW_CSUM,
+    };
+    let mut registration = uapi::xdp_umem_reg {
+        addr: umem.shared().memory().start().as_ptr().expose_provenance() as u64,
+        len: u64::from(layout.frames) * u64::from(layout.frame_size),
+        chunk_size: layout.frame_size,
+        headroom: layout.headroom,
+        flags: unaligned | metadata,
+        tx_metadata_len: umem.shared().tx_metadata_len(),
+    };
+    let mut outcome = sys::setsockopt(fd, uapi::SOL_XDP, uapi::XDP_UMEM_REG, &registration);
+    let invalid = outcome.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::EINVAL));
+    if metadata != 0 && invalid && knows_tx_metadata(&registration) {
+        registration.flags &= !uapi::XDP_UMEM_TX_METADATA_LEN;
+        outcome = sys::setsockopt(fd, uapi::SOL_XDP, uapi::XDP_UMEM_REG, &registration);
+    }
+    outcome.map_err(|source| {
+        let remedy = match source.raw_os_error() {
+            Some(libc::ENOBUFS) => {
+                format!(
+                    "raise RLIMIT_MEMLOCK (ulimit -l) to {} KiB or add CAP_IPC_LOCK",
+                    registration.len.div_ceil(1024)
+                )
+            }
+            Some(libc::EINVAL) if metadata != 0 => "Tx metadata needs Linux 6.8".into(),
+            _ => "ask for fewer frames".into(),
+        };
+        let subject = format!("umem of {} frames of {} bytes", layout.frames, layout.frame_size);
+        Error::Call { subject, call: "setsockopt(XDP_UMEM_REG)", remedy, source }
+    })
+}
+
+/// Whether the kernel has Tx metadata, though not the flag that announces it: Linux 6.8 to 6.10. Older ones would
+/// ignore the length without a word; they do not know the software checksum either.
+fn knows_tx_metadata(registration: &uapi::xdp_umem_reg) -> bool {
+    let unaligned = registration.flags & uapi::XDP_UMEM_UNALIGNED_CHUNK_FLAG;
+    let trial = uapi::xdp_umem_reg { flags: unaligned | uapi::XDP_UMEM_TX_SW_CSUM, ..*registration };
+    sys::socket().is_ok_and(|fd| sys::setsockopt(fd.as_raw_fd(), uapi::SOL_XDP, uapi::XDP_UMEM_REG, &trial).is_ok())
+}
+
+fn set_busy_poll(fd: RawFd, busy_poll: &BusyPoll) -> Result<()> {
+    let time = busy_poll.time.as_micros().try_into().unwrap_or(i32::MAX);
+    let options = [
+        (uapi::SO_PREFER_BUSY_POLL, i32::from(busy_poll.prefer), "setsockopt(SO_PREFER_BUSY_POLL)"),
+        (uapi::SO_BUSY_POLL, time, "setsockopt(SO_BUSY_POLL)"),
+        (uapi::SO_BUSY_POLL_BUDGET, i32::from(busy_poll.budget), "setsockopt(SO_BUSY_POLL_BUDGET)"),
+    ];
+    for (option, value, call) in options {
+        sys::setsockopt(fd, libc::SOL_SOCKET, option, &value).map_err(|source| {
+            let remedy = match source.raw_os_error() {
+                Some(libc::EPERM) => "add CAP_NET_ADMIN",
+                Some(libc::ENOPROTOOPT) => "busy polling needs Linux 5.11 with CONFIG_NET_RX_BUSY_POLL",
+                _ => "choose a smaller value",
+            };
+            Error::Call { subject: "busy polling".into(), call, remedy: remedy.into(), source }
+        })?;
+    }
+    Ok(())
+}
+
+fn create_rings(fd: RawFd, config: &Config) -> Result<Rings> {
+    let sizes = [
+        (Ring::Fill, uapi::XDP_UMEM_FILL_RING, config.fill_ring, "setsockopt(XDP_UMEM_FILL_RING)"),
+        (
+            Ring::Completion,
+            uapi::XDP_UMEM_COMPLETION_RING,
+            config.completion_ring,
+            "setsockopt(XDP_UMEM_COMPLETION_RING)",
+        ),
+        (Ring::Rx, uapi::XDP_RX_RING, config.rx_ring, "setsockopt(XDP_RX_RING)"),
+        (Ring::Tx, uapi::XDP_TX_RING, config.tx_ring, "setsockopt(XDP_TX_RING)"),
+    ];
+    for (ring, option, size, call) in sizes {
+        if size > 0 {
+            sys::setsockopt(fd, uapi::SOL_XDP, option, &size.cast_signed())
+                .map_err(|source| ring_error(ring, size, call, source))?;
+        }
+    }
+    let mut offsets = uapi::xdp_mmap_offsets::default();
+    let len = sys::getsockopt(fd, uapi::XDP_MMAP_OFFSETS, &mut offsets)
+        .map_err(|source| ring_error(Ring::Fill, config.fill_ring, "getsockopt(XDP_MMAP_OFFSETS)", source))?;
+    if len < size_of::<uapi::xdp_mmap_offsets>() {
+        return Err(Error::config("kernel", "has AF_XDP without ring flags", "use Linux 5.4 or later"));
+    }
+    Ok(Rings {
+        fill: map_ring(fd, Ring::Fill, &offsets.fr, config.fill_ring, uapi::XDP_UMEM_PGOFF_FILL_RING)?,
+        rx: map_ring(fd, Ring::Rx, &offsets.rx, config.rx_ring, uapi::XDP_PGOFF_RX_RING)?,
+        tx: map_ring(fd, Ring::Tx, &offsets.tx, config.tx_ring, uapi::XDP_PGOFF_TX_RING)?,
+        completion: map_ring(
+            fd,
+            Ring::Completion,
+            &offsets.cr,
+            config.completion_ring,
+            uapi::XDP_UMEM_PGOFF_COMPLETION_RING,
+        )?,
+    })
+}
+
+fn map_ring<E: Copy>(fd: RawFd, ring: Ring, offset: &xdp_ring_offset, size: u32, at: i64) -> Result<Mapped<E>> {
+    let len = Mapped::<E>::len(offset, size);
+    // A ring the socket goes without is an empty one of its own.
+    let mapping = if size == 0 { Mapping::anonymous(len, 0) } else { Mapping::ring(fd, len, at) };
+    mapping
+        .and_then(|mapping| {
+            Mapped::new(mapping, offset, size).ok_or_else(|| io::Error::other("offsets outside the mapping"))
+        })
+        .map_err(|source| ring_error(ring, size, "mmap", source))
+}
+
+fn ring_error(ring: Ring, size: u32, call: &'static str, source: io::Error) -> Error {
+    Error::Call { subject: format!("{ring} of {size} entries"), call, remedy: "choose a smaller ring".into(), source }
+}
+
+/// What a socket is bound to, for the bind and its errors.
+struct Target<'a> {
+    ifindex: u32,
+    queue: u32,
+    config: &'a Config,
+    sharer: Option<&'a Link>,
+}
+
+impl Target<'_> {
+    fn bind(&self, fd: RawFd) -> Result<()> {
+        let address = uapi::sockaddr_xdp {
+            sxdp_family: uapi::AF_XDP as u16,
+            // A shared umem comes with the flags of its first socket; any other flag is refused.
+            sxdp_flags: if self.sharer.is_some() { uapi::XDP_SHARED_UMEM } else { self.config.bind_flags() },
+            sxdp_ifindex: self.ifindex,
+            sxdp_queue_id: self.queue,
+            sxdp_shared_umem_fd: self.sharer.map_or(0, |first| first.fd.as_raw_fd().cast_unsigned()),
+        };
+        let start = Instant::now();
+        let mut pause = Duration::from_micros(500);
+        loop {
+            let Err(source) = sys::bind(fd, &address) else { return Ok(()) };
+            if source.raw_os_error() != Some(libc::EBUSY) {
+                return Err(self.error("bind(AF_XDP)", &self.remedy(&source), source));
+            }
+            let waited = start.elapsed();
+            if waited >= self.config.bind_timeout {
+                return Err(Error::QueueBusy { ifindex: self.ifindex, queue: self.queue, waited });
+            }
+            thread::sleep(pause.min(self.config.bind_timeout - waited));
+            pause = (pause * 2).min(Duration::from_millis(50));
+        }
+    }
+
+    fn remedy(&self, error: &io::Error) -> String {
+        match error.raw_os_error() {
+            Some(libc::EINVAL) => self.invalid_remedy(),
+            Some(libc::ENODEV) => "there is no such interface in the network namespace of this thread".into(),
+            Some(libc::EOPNOTSUPP) if self.config.mode == BindMode::ZeroCopy => {
+                let with = if self.config.multi_buffer { " with multi_buffer" } else { "" };
+                format!("the driver has no zero-copy{with}; use BindMode::Auto or BindMode::Copy")
+            }
+            Some(libc::ENOMEM | libc::ENOBUFS) => "ask for fewer frames or smaller rings".into(),
+            _ => "check the interface and its driver".into(),
+        }
+    }
+
+    /// The kernel says EINVAL for several things; tells them apart as far as can be seen from here.
+    fn invalid_remedy(&self) -> String {
+        match sys::queue_count(self.ifindex) {
+            Ok(queues) if self.queue >= queues => format!(
+                "queue {} is out of range, the interface has {queues}; choose one below, or add queues (ethtool -L)",
+                self.queue
+            ),
+            _ if self.sharer.is_some() => "a further socket of a umem needs a queue of its own".into(),
+            _ if self.config.multi_buffer => "the queue is out of range, or multi_buffer needs Linux 6.6".into(),
+            _ => "choose a queue that the interface has".into(),
+        }
+    }
+
+    fn error(&self, call: &'static str, remedy: &str, source: io::Error) -> Error {
+        let subject = format!("ifindex {} queue {}", self.ifindex, self.queue);
+        Error::Call { subject, call, remedy: remedy.into(), source }
+    }
+}
+
+fn read_mode(fd: RawFd, target: &Target<'_>) -> Result<Mode> {
+    let mut options = uapi::xdp_options::default();
+    sys::getsockopt(fd, uapi::XDP_OPTIONS, &mut options)
+        .map_err(|source| target.error("getsockopt(XDP_OPTIONS)", "use Linux 5.4 or later", source))?;
+    Ok(if options.flags & uapi::XDP_OPTIONS_ZEROCOPY != 0 { Mode::ZeroCopy } else { Mode::Copy })
+}
+
+/// Refuses a mode that was not asked for, or that would lose frames.
+fn check_mode(mode: Mode, target: &Target<'_>, umem: &Umem) -> Result<()> {
+    let asked = target.config.mode;
+    if (asked == BindMode::Copy && mode != Mode::Copy) || (asked == BindMode::ZeroCopy && mode != Mode::ZeroCopy) {
+        let problem = format!("asked for {asked:?}, the kernel gave {mode:?}");
+        return Err(Error::config("mode", problem, "sockets of one umem share its mode: use a umem of its own"));
+    }
+    let layout = umem.layout();
+    let crosses_pages = layout.unaligned && layout.pages == Pages::Base && !layout.frame_size.is_power_of_two();
+    if mode == Mode::ZeroCopy && crosses_pages {
+        // The kernel would swallow every frame that crosses pages that are not adjacent (xp_check_unaligned).
+        return Err(Error::config(
+            "umem",
+            "unaligned frames cross base pages, which zero-copy cannot use",
+            "use huge pages, a power of two as frame_size, or BindMode::Copy",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,187 @@
+//! Modes, queues, and what a bind that fails says and leaves.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::needs::{Need, Tests};
+use crate::support::bpf::Redirect;
+use crate::support::in_lab;
+use crate::support::node::{self, Node};
+use xsk::{BindMode, BusyPoll, Config, Error, FramePool, FrameSource, Mode, Socket, Umem};
+
+pub(crate) fn add(tests: &mut Tests) {
+    tests.add("the_mode_is_read_back_from_the_kernel", Need::Nothing, modes);
+    tests.add("a_queue_out_of_range_is_named_with_the_queues_there_are", Need::Nothing, queue_out_of_range);
+    tests.add("an_interface_that_is_not_there_is_named", Need::Nothing, no_interface);
+    tests.add("a_taken_queue_is_retried_until_the_deadline", Need::Nothing, queue_busy);
+    tests.add("a_bind_succeeds_once_the_queue_is_let_go", Need::Nothing, queue_let_go);
+    tests.add("a_queue_can_be_bound_again_right_after_the_close", Need::Nothing, bind_again);
+    tests.add("packets_cross_without_need_wakeup", Need::Nothing, || {
+        config_carries_packets(Config { need_wakeup: false, ..node::config() });
+    });
+    tests.add("packets_cross_with_busy_polling", Need::Nothing, || {
+        config_carries_packets(Config { busy_poll: Some(BusyPoll::default()), ..node::config() });
+    });
+    tests.add("sockets_can_do_without_one_of_the_rings", Need::Nothing, one_sided_sockets);
+    tests.add("sharing_a_umem_with_other_flags_is_refused", Need::Nothing, sharing_with_other_flags);
+    tests.add("frames_of_another_umem_are_refused", Need::Nothing, foreign_frames);
+}
+
+fn modes() {
+    in_lab(1, 1500, |lab| {
+        let umem = Umem::new(node::layout()).unwrap();
+        for mode in [BindMode::Copy, BindMode::Auto] {
+            let socket = Socket::bind(&umem, lab.near, 0, &Config { mode, ..node::config() }).unwrap();
+            assert_eq!(socket.mode(), Mode::Copy, "veth copies");
+        }
+        let config = Config { mode: BindMode::ZeroCopy, ..node::config() };
+        let error = Socket::bind(&umem, lab.near, 0, &config).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::EOPNOTSUPP));
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "ifindex {} queue 0: bind(AF_XDP): EOPNOTSUPP: the driver has no zero-copy; use BindMode::Auto or \
+                 BindMode::Copy",
+                lab.near
+            )
+        );
+    });
+}
+
+fn queue_out_of_range() {
+    in_lab(2, 1500, |lab| {
+        assert_eq!(xsk::queue_count(lab.near).unwrap(), 2);
+        let umem = Umem::new(node::layout()).unwrap();
+        let error = Socket::bind(&umem, lab.near, 2, &node::config()).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            format!(
+                "ifindex {} queue 2: bind(AF_XDP): EINVAL: queue 2 is out of range, the interface has 2; choose one \
+                 below, or add queues (ethtool -L)",
+                lab.near
+            )
+        );
+        Socket::bind(&umem, lab.near, 1, &node::config()).unwrap();
+    });
+}
+
+fn no_interface() {
+    in_lab(1, 1500, |_| {
+        let umem = Umem::new(node::layout()).unwrap();
+        let error = Socket::bind(&umem, 4711, 0, &node::config()).unwrap_err();
+        assert_eq!(error.errno(), Some(libc::ENODEV));
+        assert!(error.to_string().starts_with("ifindex 4711 queue 0: bind(AF_XDP): ENODEV: "), "{error}");
+        assert!(
+            xsk::ifindex("nowhere").unwrap_err().to_string().starts_with("interface nowhere: if_nametoindex: ENODEV")
+        );
+    });
+}
+
+fn queue_busy() {
+    in_lab(1, 1500, |lab| {
+        let holder = Node::new(lab.near, 0);
+        let umem = Umem::new(node::layout()).unwrap();
+        let bind_timeout = Duration::from_millis(120);
+        let start = Instant::now();
+        let error = Socket::bind(&umem, lab.near, 0, &Config { bind_timeout, ..node::config() }).unwrap_err();
+        assert!(start.elapsed() >= bind_timeout);
+        assert!(matches!(error, Error::QueueBusy { queue: 0, waited, .. } if waited >= bind_timeout), "{error}");
+        assert!(!xsk::queue_is_free(lab.near, 0).unwrap());
+        assert_eq!(umem.ledger().free, 512, "a failed bind holds no frames");
+        holder.check_ledger();
+    });
+}
+
+fn queue_let_go() {
+    in_lab(1, 1500, |lab| {
+        let holder = Node::new(lab.near, 0);
+        let closer = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(100));
+            drop(holder);
+        });
+        let config = Config { bind_timeout: Duration::from_secs(5), ..node::config() };
+        let umem = Umem::new(node::layout()).unwrap();
+        Socket::bind(&umem, lab.near, 0, &config).unwrap();
+        closer.join().unwrap();
+    });
+}
+
+fn bind_again() {
+    in_lab(1, 1500, |lab| {
+        let umem = Umem::new(node::layout()).unwrap();
+        let mut pool = FramePool::new(&umem);
+        for _ in 0..20 {
+            let mut socket = Socket::bind(&umem, lab.near, 0, &node::config()).unwrap();
+            assert_eq!(socket.fill.refill(&mut pool, 100).unwrap(), 100);
+            drop(socket);
+            assert_eq!(pool.collect(), 100);
+        }
+        let deadline = Instant::now() + Duration::from_secs(5);
+        while !xsk::queue_is_free(lab.near, 0).unwrap() {
+            assert!(Instant::now() < deadline, "the queue is let go");
+            thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
+
+/// Sends packets between sockets of one configuration.
+fn config_carries_packets(config: Config) {
+    in_lab(1, 1500, move |lab| {
+        let redirect = Redirect::attach(lab.far).unwrap();
+        let mut near = Node::with(lab.near, 0, node::layout(), &config);
+        let mut far = Node::with(lab.far, 0, node::layout(), &config);
+        redirect.insert(&far.socket).unwrap();
+        let mut next = 0;
+        while next < 2000 {
+            let sent = near.send(next, 50, 60);
+            far.socket.fill.wake().unwrap();
+            next = far.await_number(next, next + sent);
+        }
+        near.await_completions();
+        near.check_ledger();
+        far.check_ledger();
+    });
+}
+
+fn one_sided_sockets() {
+    in_lab(1, 1500, |lab| {
+        let redirect = Redirect::attach(lab.far).unwrap();
+        let mut near = Node::with(lab.near, 0, node::layout(), &Config { rx_ring: 0, ..node::config() });
+        let mut far = Node::with(lab.far, 0, node::layout(), &Config { tx_ring: 0, ..node::config() });
+        redirect.insert(&far.socket).unwrap();
+        assert_eq!(near.send(0, 50, 60), 50);
+        far.await_number(0, 50);
+        assert_eq!((near.socket.rx.drain(1).count(), far.send(0, 1, 60), far.socket.tx.room()), (0, 0, 0));
+        near.await_completions();
+        near.check_ledger();
+        far.check_ledger();
+    });
+}
+
+fn sharing_with_other_flags() {
+    in_lab(2, 1500, |lab| {
+        let umem = Umem::new(node::layout()).unwrap();
+        let _first = Socket::bind(&umem, lab.near, 0, &node::config()).unwrap();
+        let other = Config { need_wakeup: false, ..node::config() };
+        let error = Socket::bind(&umem, lab.near, 1, &other).unwrap_err().to_string();
+        assert!(error.ends_with("set need_wakeup true and multi_buffer false"), "{error}");
+    });
+}
+
+fn foreign_frames() {
+    in_lab(1, 1500, |lab| {
+        let mut near = Node::with(lab.near, 0, node::layout(), &Config { fill_ring: 512, ..node::config() });
+        let mut other = FramePool::new(&Umem::new(node::layout()).unwrap());
+        let error = near.socket.fill.refill(&mut other, 1).unwrap_err().to_string();
+        assert!(
+            error.starts_with(&format!("fill ring, ifindex {} queue 0: the frame belongs to another", lab.near)),
+            "{error}"
+        );
+        let mut packets = vec![other.take().unwrap().into_segment(0, 60).unwrap()];
+        let error = near.socket.tx.send_packet(&mut packets).unwrap_err().to_string();
+        assert!(error.starts_with("Tx ring, "), "{error}");
+        assert!(near.socket.tx.send(packets).is_err());
+        assert_eq!(other.collect(), 2, "frames refused are free");
+        near.check_ledger();
+    });
+}

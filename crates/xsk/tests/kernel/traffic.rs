@@ -1,0 +1,208 @@
+//! Packets from one end of a veth pair to the other, counted exactly.
+
+use std::thread;
+
+use crate::needs::{Need, Tests};
+use crate::support::bpf::Redirect;
+use crate::support::node::{self, Node, PATIENCE, check_ledger};
+use crate::support::{Lab, in_lab};
+use xsk::{CompletionRing, FramePool, FrameSource, Socket, TxRing, Umem};
+
+pub(crate) fn add(tests: &mut Tests) {
+    let nothing = Need::Nothing;
+    tests.add("one_packet_in_flight_goes_round_a_closed_loop", nothing, one_packet_in_flight);
+    tests.add("every_packet_arrives_once_on_1_queue", nothing, || exact_counts(1));
+    tests.add("every_packet_arrives_once_on_2_queues", nothing, || exact_counts(2));
+    tests.add("every_packet_arrives_once_on_3_queues", nothing, || exact_counts(3));
+    tests.add("every_packet_arrives_once_on_4_queues", nothing, || exact_counts(4));
+    tests.add("four_queues_share_one_umem", nothing, four_queues_share_one_umem);
+    tests.add("two_devices_share_one_umem", nothing, two_devices_share_one_umem);
+    tests.add("a_umem_outlives_the_socket_that_registered_it", nothing, first_sharer_closes);
+    tests.add("rings_of_a_socket_work_on_threads_of_their_own", nothing, rings_on_threads);
+}
+
+/// A pair with the redirect program on the far end and a socket on each end of each queue.
+fn pair(lab: Lab, queues: u32) -> (Vec<Node>, Vec<Node>, Redirect) {
+    let redirect = Redirect::attach(lab.far).unwrap();
+    let near = (0..queues).map(|queue| Node::new(lab.near, queue)).collect();
+    let far: Vec<_> = (0..queues).map(|queue| Node::new(lab.far, queue)).collect();
+    far.iter().for_each(|node| redirect.insert(&node.socket).unwrap());
+    (near, far, redirect)
+}
+
+fn one_packet_in_flight() {
+    in_lab(1, 1500, |lab| {
+        let (mut near, mut far, _redirect) = pair(lab, 1);
+        let back = Redirect::attach(lab.near).unwrap();
+        back.insert(&near[0].socket).unwrap();
+        let (near, far) = (&mut near[0], &mut far[0]);
+        for number in 0..2000 {
+            assert_eq!(near.send(number, 1, 60), 1);
+            assert!(far.socket.rx.wait(PATIENCE).unwrap(), "packet {number} arrives though it is alone");
+            let Socket { rx, tx, .. } = &mut far.socket;
+            assert_eq!(tx.send(rx.drain(8)).unwrap(), 1);
+            tx.wake().unwrap();
+            far.socket.completion.recycle(&mut far.pool);
+            far.refill();
+            near.await_number(number, number + 1);
+        }
+        near.await_completions();
+        far.await_completions();
+        near.check_ledger();
+        far.check_ledger();
+    });
+}
+
+fn exact_counts(queues: u32) {
+    const PACKETS: u64 = 20_000;
+    in_lab(queues, 1500, move |lab| {
+        let (mut near, mut far, _redirect) = pair(lab, queues);
+        for (near, far) in near.iter_mut().zip(&mut far) {
+            // No more in flight than the veth ring of 256 holds.
+            let (mut sent, mut received) = (0, 0);
+            while received < PACKETS {
+                sent += near.send(sent, (PACKETS - sent).min(64 - (sent - received)), 60);
+                received = far.receive_in_order(received);
+            }
+            assert_eq!((sent, received), (PACKETS, PACKETS));
+        }
+        for (near, far) in near.iter_mut().zip(&mut far) {
+            near.await_completions();
+            far.receive_in_order(PACKETS);
+            assert_eq!((near.socket.tx.sent(), near.socket.tx.dropped()), (PACKETS, 0));
+            assert_eq!(far.socket.rx.received(), PACKETS, "queue {}", far.socket.queue());
+            near.check_ledger();
+            far.check_ledger();
+        }
+    });
+}
+
+fn four_queues_share_one_umem() {
+    in_lab(4, 1500, |lab| {
+        let redirect = Redirect::attach(lab.far).unwrap();
+        let umem = Umem::new(node::layout()).unwrap();
+        let mut pool = FramePool::new(&umem);
+        let mut sockets: Vec<_> =
+            (0..4).map(|queue| Socket::bind(&umem, lab.far, queue, &node::config()).unwrap()).collect();
+        for socket in &mut sockets {
+            redirect.insert(socket).unwrap();
+            assert_eq!(socket.fill.refill(&mut pool, 100).unwrap(), 100);
+        }
+        check_ledger(&umem, &[&pool], &sockets.iter().collect::<Vec<_>>());
+        for (queue, socket) in sockets.iter_mut().enumerate() {
+            let mut near = Node::new(lab.near, queue as u32);
+            let count = 10 + queue as u64;
+            assert_eq!(near.send(0, count, 60), count);
+            near.await_completions();
+            while socket.rx.received() < count && socket.rx.wait(PATIENCE).unwrap() {
+                socket.rx.drain(64).for_each(|segment| pool.give(segment.into_frame()));
+            }
+            assert_eq!(socket.rx.received(), count);
+        }
+        check_ledger(&umem, &[&pool], &sockets.iter().collect::<Vec<_>>());
+        drop(sockets);
+        pool.collect();
+        assert_eq!(pool.len(), 512, "closing the sockets gives all frames back");
+    });
+}
+
+fn two_devices_share_one_umem() {
+    in_lab(1, 1500, |lab| {
+        let redirect = Redirect::attach(lab.far).unwrap();
+        let umem = Umem::new(node::layout()).unwrap();
+        let mut pool = FramePool::new(&umem);
+        let mut near = Socket::bind(&umem, lab.near, 0, &node::config()).unwrap();
+        let mut far = Socket::bind(&umem, lab.far, 0, &node::config()).unwrap();
+        redirect.insert(&far).unwrap();
+        far.fill.refill(&mut pool, 200).unwrap();
+        let mut packets: Vec<_> = (0..100).map(|number| node::packet(&mut pool, number, 60).unwrap()).collect();
+        assert_eq!(near.tx.send(packets.drain(..)).unwrap(), 100);
+        near.tx.wake().unwrap();
+        let mut next = 0;
+        while next < 100 && far.rx.wait(PATIENCE).unwrap() {
+            for segment in far.rx.drain(64) {
+                assert_eq!(node::number(&segment), next);
+                next += 1;
+                pool.give(segment.into_frame());
+            }
+        }
+        assert_eq!(next, 100);
+        near.completion.recycle(&mut pool);
+        check_ledger(&umem, &[&pool], &[&near, &far]);
+        let error = Socket::bind(&umem, lab.far, 0, &node::config()).unwrap_err().to_string();
+        assert!(error.contains("EINVAL: a further socket of a umem needs a queue of its own"), "{error}");
+    });
+}
+
+fn first_sharer_closes() {
+    in_lab(2, 1500, |lab| {
+        let redirect = Redirect::attach(lab.far).unwrap();
+        let umem = Umem::new(node::layout()).unwrap();
+        let mut pool = FramePool::new(&umem);
+        let mut first = Socket::bind(&umem, lab.far, 0, &node::config()).unwrap();
+        let second = Socket::bind(&umem, lab.far, 1, &node::config()).unwrap();
+        first.fill.refill(&mut pool, 50).unwrap();
+        drop(first);
+        assert_eq!(pool.collect(), 50);
+        let socket = Socket::bind(&umem, lab.far, 0, &node::config()).unwrap();
+        let mut far = Node { umem, pool, socket };
+        redirect.insert(&far.socket).unwrap();
+        far.refill();
+        let mut near = Node::new(lab.near, 0);
+        assert_eq!(near.send(0, 20, 60), 20);
+        far.await_number(0, 20);
+        check_ledger(&far.umem, &[&far.pool], &[&far.socket, &second]);
+    });
+}
+
+/// Two of the rings; the others are dropped here, and the socket stays open for these.
+fn sending_side(socket: Socket) -> (TxRing, CompletionRing) {
+    let Socket { tx, completion, .. } = socket;
+    (tx, completion)
+}
+
+fn rings_on_threads() {
+    in_lab(1, 1500, |lab| {
+        const PACKETS: u64 = 5000;
+        let (mut near, mut far, _redirect) = pair(lab, 1);
+        let (near, mut far) = (near.remove(0), far.remove(0));
+        let Node { umem, mut pool, socket } = near;
+        let (mut tx, mut completion) = sending_side(socket);
+        let (acknowledge, acknowledged) = std::sync::mpsc::channel();
+        let sender = thread::spawn(move || {
+            let mut received = 0;
+            for number in 0..PACKETS {
+                let packet = loop {
+                    completion.recycle(&mut pool);
+                    if let Some(packet) = node::packet(&mut pool, number, 60) {
+                        break packet;
+                    }
+                };
+                assert_eq!(tx.send([packet]).unwrap(), 1);
+                tx.wake().unwrap();
+                // No more in flight than the veth ring of 256 holds.
+                while number + 1 - received >= 64 {
+                    received = acknowledged.recv_timeout(PATIENCE).unwrap();
+                }
+            }
+            (tx, completion, pool, acknowledged)
+        });
+        let receiver = thread::spawn(move || {
+            let mut next = 0;
+            while next < PACKETS && far.socket.rx.wait(PATIENCE).unwrap() {
+                next = far.receive_in_order(next);
+                acknowledge.send(next).unwrap();
+            }
+            assert_eq!(next, PACKETS);
+            far
+        });
+        // Kept until both are done, so that the receiver can report to the end.
+        let (tx, mut completion, mut pool, _acknowledged) = sender.join().unwrap();
+        receiver.join().unwrap().check_ledger();
+        completion.recycle(&mut pool);
+        assert_eq!((tx.sent(), completion.completed()), (PACKETS, PACKETS));
+        drop((tx, completion));
+        pool.collect();
+        assert_eq!(pool.len() as u32, umem.layout().frames);
+    });
+}
