@@ -393,11 +393,16 @@ fn driver_counters() {
 
 fn routes() {
     let lab = lab();
+    let dut_is_up = || lab.dut.netns.rtnl().unwrap().link_by_index(lab.dut.ifindex).unwrap().oper_up;
     let mut rtnl = lab.generator.netns.rtnl().unwrap();
     assert_eq!(rtnl.route_to(lab.dut.ipv4.into()).unwrap(), lab.generator.ifindex);
     assert_eq!(rtnl.route_to(lab.dut.ipv6.into()).unwrap(), lab.generator.ifindex);
     assert!(one_line(&rtnl.route_to([203, 0, 113, 1].into()).unwrap_err()).contains("ENETUNREACH"));
+    assert!(rtnl.is_local(lab.generator.ipv6.into()).unwrap() && !rtnl.is_local(lab.dut.ipv6.into()).unwrap());
     assert!(rtnl.default_route_ifindexes().unwrap().is_empty());
+    rtnl.set_down(lab.generator.ifindex).unwrap();
+    eventually("the peer has lost its carrier", 5, || !dut_is_up());
+    assert!(one_line(&rtnl.route_to(lab.dut.ipv4.into()).unwrap_err()).contains("ENETUNREACH"));
 }
 
 fn not_told() {

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use nix::errno::Errno;
+use xdplab::ErrorKind;
 use xdplab::topology::NetNs;
 
 /// Set to 1 where every test must run that the kernel is able to run.
@@ -29,22 +30,21 @@ pub(crate) struct Need {
 /// Whether a need is met.
 pub(crate) enum Probe {
     Met,
-    /// This process may not do it: a matter of how the tests are run.
-    NotPermitted(String),
+    /// This process can't do it: want of rights, a limit, anything that is a matter of how the tests are run.
+    Prevented(String),
     /// The kernel or the machine can't do it, whoever asks.
     Lacking(String),
 }
 
 impl Probe {
-    /// Judges an attempt: a refusal for want of rights is one thing, every other failure the kernel's own.
+    /// Judges an attempt: only the errors by which the kernel says that it does not know a thing count as its lack.
     pub(crate) fn of<T>(attempt: xdplab::Result<T>) -> Self {
-        match attempt {
-            Ok(_) => Self::Met,
-            Err(error) if matches!(error.errno(), Some(Errno::EPERM | Errno::EACCES)) => {
-                Self::NotPermitted(error.to_string())
-            }
-            Err(error) => Self::Lacking(error.to_string()),
-        }
+        const UNKNOWN: [Errno; 5] =
+            [Errno::ENOSYS, Errno::EOPNOTSUPP, Errno::EINVAL, Errno::ENOENT, Errno::EAFNOSUPPORT];
+        let Err(error) = attempt else { return Self::Met };
+        let lacking = matches!(error.kind(), ErrorKind::Unsupported(_))
+            || error.errno().is_some_and(|errno| UNKNOWN.contains(&errno));
+        if lacking { Self::Lacking(error.to_string()) } else { Self::Prevented(error.to_string()) }
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) fn test(name: &'static str, needs: &'static [&'static Need], body: fn
 fn unmet(needs: &[&Need]) -> Option<(String, bool)> {
     needs.iter().find_map(|need| match (need.probe)() {
         Probe::Met => None,
-        Probe::NotPermitted(why) => Some((format!("needs {}, not permitted: {why}", need.name), false)),
+        Probe::Prevented(why) => Some((format!("needs {}: {why}", need.name), false)),
         Probe::Lacking(why) => Some((format!("needs {}, which the kernel lacks: {why}", need.name), true)),
     })
 }
@@ -116,8 +116,7 @@ fn without_rights() {
     let (success, output) = run("0");
     assert!(success, "{output}");
     assert!(output.contains("0 passed; 0 failed; 1 ignored"), "{output}");
-    let reason =
-        "needs network namespaces, not permitted: can't make a network namespace: unshare(CLONE_NEWNET): EPERM";
+    let reason = "needs network namespaces: can't make a network namespace: unshare(CLONE_NEWNET): EPERM";
     assert!(output.contains(&format!("ignored ({reason}")), "{output}");
     assert!(output.contains(&format!("1 ignored: {reason}")), "{output}");
     let (success, output) = run("1");
