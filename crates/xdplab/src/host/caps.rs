@@ -64,6 +64,11 @@ impl EffectiveCaps {
         Self::parse(&status).ok_or_else(|| Error::invalid(format!("read {STATUS}"), "it has no CapEff line"))
     }
 
+    #[cfg(test)]
+    pub(super) fn none() -> Self {
+        Self(0)
+    }
+
     fn parse(status: &str) -> Option<Self> {
         let mask = status.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
         u64::from_str_radix(mask.trim(), 16).ok().map(Self)

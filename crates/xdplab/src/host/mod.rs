@@ -2,9 +2,13 @@
 
 mod caps;
 mod cpu_times;
+mod doctor;
 mod fingerprint;
+mod probe;
 mod root;
 
 pub use caps::{Capability, EffectiveCaps, require_privileges};
 pub use cpu_times::{CpuShares, CpuTimes};
+pub use doctor::{Line, examine, render_text};
 pub use fingerprint::{ConfigFile, Cpu, Environment, Frequency, Kernel};
+pub use probe::Answer;
