@@ -39,7 +39,7 @@ pub struct Line {
     pub detail: String,
     /// Why it matters.
     pub why: String,
-    /// What can be done where the answer is not yes; `None` for nothing.
+    /// What can be done where the answer is no; `None` for nothing.
     pub remedy: Option<String>,
 }
 
@@ -53,14 +53,14 @@ impl Line {
         Self { id: id.into(), what: what.into(), answer, detail, why: why.into(), remedy: None }
     }
 
-    /// Adds what can be done, unless nothing needs to be.
+    /// Adds what can be done about a no. Where the answer is unknown, the detail says what it takes to find out.
     pub(crate) fn remedy(mut self, remedy: &str) -> Self {
-        self.remedy = (self.answer != Answer::Yes).then(|| remedy.to_owned());
+        self.remedy = (self.answer == Answer::No).then(|| remedy.to_owned());
         self
     }
 }
 
-/// Examines the machine. Takes about half a second and changes nothing.
+/// Examines the machine. Takes about half a second and leaves nothing behind.
 ///
 /// # Errors
 /// If the process's own capabilities can't be read.
@@ -173,6 +173,13 @@ fn programs(prober: &Prober) -> Vec<Line> {
             prober.fentry(),
             "tools that time single kernel functions need it; xdplab does not",
         ),
+        Line::new(
+            "lab",
+            "throw-away veth lab with native XDP",
+            prober.lab(),
+            "measurements without a NIC, and the demo, run in it",
+        )
+        .remedy("run as root on a kernel built with CONFIG_VETH and CONFIG_NET_NS"),
         Line::new(
             "live_frames",
             "XDP programs run on live frames",
@@ -308,7 +315,7 @@ fn pktgen(root: &Root, environment: &Environment) -> Line {
         .remedy("modprobe pktgen, where the kernel was built with CONFIG_NET_PKTGEN")
 }
 
-/// The lines as a text: one each, and below those that are not "yes" why it matters and what can be done.
+/// The lines as a text: one each, and below those whose answer is not yes why it matters and what can be done.
 #[must_use]
 pub fn render_text(lines: &[Line]) -> String {
     let width = lines.iter().map(|line| line.what.chars().count()).max().unwrap_or_default();
@@ -442,13 +449,15 @@ mod tests {
         let lines = [
             Line::new("frags", "frags work", Finding::yes("loaded"), "jumbo frames need them").remedy("newer kernel"),
             Line::new("fentry", "fentry works", Finding::no("EPERM"), "tools need it"),
+            Line::new("smt", "SMT off", Finding::no("active"), "threads share a core").remedy("turn it off"),
             Line::new("governor", "governor set", Finding::unknown("no cpufreq"), "results move").remedy("set it"),
         ];
         assert_eq!(
             render_text(&lines),
             "yes frags work    loaded\n\
              NO  fentry works  EPERM\n      tools need it\n\
-             ?   governor set  no cpufreq\n      results move; set it\n"
+             NO  SMT off       active\n      threads share a core; turn it off\n\
+             ?   governor set  no cpufreq\n      results move\n"
         );
     }
 

@@ -4,6 +4,7 @@ mod caps;
 mod cpu_times;
 mod doctor;
 mod fingerprint;
+mod interface;
 mod probe;
 mod root;
 
@@ -11,4 +12,5 @@ pub use caps::{Capability, EffectiveCaps, require_privileges};
 pub use cpu_times::{CpuShares, CpuTimes};
 pub use doctor::{Line, examine, render_text};
 pub use fingerprint::{ConfigFile, Cpu, Environment, Frequency, Kernel};
+pub use interface::{examine_interface, require_unused};
 pub use probe::Answer;

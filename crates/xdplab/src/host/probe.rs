@@ -11,10 +11,11 @@ use serde::{Deserialize, Serialize};
 
 use super::caps::{Capability, EffectiveCaps};
 use crate::error::{Error, Result};
-use crate::netlink::Netdev;
+use crate::netlink::{Netdev, XdpFeature};
 use crate::packet::{FlowSpec, FrameSize, build_udp_frame};
 use crate::reading::Reading;
 use crate::sys::bpf::{self, Program};
+use crate::topology::{Lab, LabSpec, Placement};
 
 /// The tracepoints that observers use, and what each tells.
 pub(crate) const TRACEPOINTS: [(&str, &str); 17] = [
@@ -192,6 +193,18 @@ impl Prober {
                     Err(Error::syscall("open an AF_XDP socket", "socket(AF_XDP)", errno))
                 }
             }
+        })
+    }
+
+    /// A throw-away veth pair between two network namespaces can be built, and its driver runs XDP programs.
+    pub(crate) fn lab(&self) -> Finding {
+        self.attempt(&[Capability::NetAdmin, Capability::SysAdmin], || {
+            let lab = Lab::build(&LabSpec::new(Placement::same()?))?;
+            let features = lab.dut.netns.run(Netdev::open)?.xdp(lab.dut.ifindex)?.features;
+            if features.contains(&XdpFeature::Basic) {
+                return Ok("built and removed".into());
+            }
+            Err(Error::unsupported("run XDP programs on veth", "its driver does not say that it does"))
         })
     }
 

@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking, and say what was ignored")]
 
+mod doctor;
 mod support;
 mod topology;
 
@@ -17,6 +18,6 @@ fn main() -> ExitCode {
     if let Some(code) = support::child::run_if_asked(&[topology::CHILDREN]) {
         return code;
     }
-    let tests = [support::tests(), topology::tests()].into_iter().flatten().collect();
+    let tests = [support::tests(), doctor::tests(), topology::tests()].into_iter().flatten().collect();
     support::run(&Arguments::from_args(), tests)
 }
