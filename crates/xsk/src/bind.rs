@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use crate::config::{BindMode, BusyPoll, Config, Mode};
 use crate::device::Probe;
 use crate::error::{Error, Result, Ring};
+use crate::netdev::DeviceFeatures;
 use crate::ring::Mapped;
 use crate::socket::{Lease, Link, Release};
 use crate::sys::{self, Mapping};
@@ -49,6 +50,7 @@ pub(crate) fn bind(umem: &Umem, ifindex: u32, queue: u32, config: &Config) -> Re
         mode,
         need_wakeup: config.need_wakeup,
         multi_buffer: config.multi_buffer,
+        max_segments: max_segments(mode, ifindex, config),
     };
     if mode == Mode::ZeroCopy || umem.layout().tx_metadata != TxMetadata::None {
         let probe = Probe::new().map_err(|source| target.error("socket(AF_XDP) of a probe", "free memory", source))?;
@@ -297,4 +299,17 @@ fn check_mode(mode: Mode, target: &Target<'_>, umem: &Umem) -> Result<()> {
         ));
     }
     Ok(())
+}
+
+/// The kernel swallows the frames of a packet with more segments than the device takes (net/xdp/xsk_queue.h,
+/// `xskq_cons_read_desc_batch`).
+fn max_segments(mode: Mode, ifindex: u32, config: &Config) -> usize {
+    if !config.multi_buffer {
+        return 1;
+    }
+    if mode == Mode::Copy {
+        return uapi::MAX_SEGMENTS;
+    }
+    let segments = DeviceFeatures::of(ifindex).ok().and_then(|features| features.zero_copy_segments);
+    segments.map_or(1, |segments| uapi::MAX_SEGMENTS.min(segments as usize))
 }

@@ -40,7 +40,8 @@ impl Frame {
     /// Gives the frame away to `owner`.
     pub(crate) fn pass_to(self, owner: Owner) {
         let frame = ManuallyDrop::new(self);
-        frame.shared().set_owner(frame.index, owner);
+        // SAFETY: the frame is forgotten.
+        unsafe { Shared::pass(frame.shared, frame.index, owner) };
     }
 
     /// The frame's address in the umem: bytes from its start.
@@ -100,8 +101,8 @@ impl Frame {
 
 impl Drop for Frame {
     fn drop(&mut self) {
-        // The last access to the umem through this frame: after it, the umem may be gone.
-        self.shared().set_owner(self.index, Owner::FREE);
+        // SAFETY: the frame ends here.
+        unsafe { Shared::pass(self.shared, self.index, Owner::FREE) };
     }
 }
 

@@ -16,7 +16,7 @@ use crate::sys::Mapping;
 use crate::uapi::xdp_ring_offset;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 /// The words and entries of one ring. The tests have one that loom watches.
 pub(crate) trait Memory {
@@ -126,8 +126,9 @@ impl<E: Copy> Memory for Mapped<E> {
     }
 
     unsafe fn read(&self, index: u32) -> E {
-        // SAFETY: inside the mapping, aligned, and by the caller's promise not being written.
-        unsafe { self.slot(index).read() }
+        // SAFETY: inside the mapping, aligned, and by the caller's promise not being written. Volatile, so that what is
+        // checked afterwards is what was read, even if the peer breaks its promise.
+        unsafe { self.slot(index).read_volatile() }
     }
 
     unsafe fn write(&self, index: u32, entry: E) {

@@ -10,8 +10,11 @@ use crate::frame::{Completed, Frame, Segment};
 use crate::pool::FrameSource;
 use crate::ring::{Consumer, Mapped, Producer};
 use crate::socket::Link;
-use crate::uapi::{MAX_SEGMENTS, XDP_RING_NEED_WAKEUP, xdp_desc};
+use crate::uapi::{XDP_RING_NEED_WAKEUP, xdp_desc};
 use crate::umem::Owner;
+
+#[cfg(test)]
+mod tests;
 
 // In each ring the mapping comes before the link: the kernel closes a socket only when all its mappings are gone.
 
@@ -229,8 +232,9 @@ impl TxRing {
     ///
     /// # Errors
     ///
-    /// The socket is not bound with [`crate::Config::multi_buffer`], there are no segments or more than 18 (the least
-    /// that a kernel can be built for), or one is of another umem. The segments stay.
+    /// There are no segments or too many, or one is of another umem; the segments stay. With
+    /// [`crate::Config::multi_buffer`] 18 can be sent in copy mode (what every kernel is built for), and as many as the
+    /// driver says in zero-copy mode; without it, one.
     pub fn send_packet(&mut self, segments: &mut Vec<Segment>) -> Result<bool> {
         self.check_packet(segments)?;
         let count = segments.len() as u32;
@@ -256,16 +260,15 @@ impl TxRing {
     }
 
     fn check_packet(&self, segments: &[Segment]) -> Result<()> {
-        if segments.is_empty() || segments.len() > MAX_SEGMENTS {
+        let most = self.link.max_segments;
+        if segments.is_empty() || segments.len() > most {
             return Err(Error::Segment {
-                problem: format!("a packet of {} segments", segments.len()),
-                remedy: "use 1 to 18 segments",
-            });
-        }
-        if segments.len() > 1 && !self.link.multi_buffer {
-            return Err(Error::Segment {
-                problem: format!("a packet of {} segments on a socket of single buffers", segments.len()),
-                remedy: "set Config::multi_buffer (Linux 6.6)",
+                problem: format!("a packet of {} segments where 1 to {most} can be sent", segments.len()),
+                remedy: if self.link.multi_buffer {
+                    "use fewer, longer segments"
+                } else {
+                    "set Config::multi_buffer (Linux 6.6)"
+                },
             });
         }
         segments.iter().try_for_each(|segment| self.check_umem(segment))

@@ -42,6 +42,8 @@ pub(crate) struct Link {
     pub(crate) mode: Mode,
     pub(crate) need_wakeup: bool,
     pub(crate) multi_buffer: bool,
+    /// Most segments of a packet to send.
+    pub(crate) max_segments: usize,
 }
 
 impl fmt::Debug for Link {
@@ -70,16 +72,24 @@ impl Release {
     const DEADLINE: Duration = Duration::from_millis(500);
 
     /// Whether the kernel has let go of the queue, and so of the frames.
+    pub(crate) fn is_done(&self) -> bool {
+        match self.probe.queue_is_free(self.ifindex, self.queue) {
+            Ok(free) => free,
+            // The interface has gone, and its queues with it.
+            Err(error) => error.raw_os_error() == Some(libc::ENODEV),
+        }
+    }
+
     fn wait(&self) -> bool {
         let deadline = Instant::now() + Self::DEADLINE;
         loop {
-            match self.probe.queue_is_free(self.ifindex, self.queue) {
-                Ok(true) => return true,
-                Ok(false) if Instant::now() < deadline => thread::sleep(Duration::from_millis(1)),
-                Ok(false) => return false,
-                // The interface has gone, and its queues with it.
-                Err(error) => return error.raw_os_error() == Some(libc::ENODEV),
+            if self.is_done() {
+                return true;
             }
+            if Instant::now() >= deadline {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
         }
     }
 }
@@ -97,9 +107,10 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // Frames the kernel has not let go of stay the socket's: counted in the ledger, and out of reach.
-        if self.release.as_ref().is_none_or(Release::wait) {
-            self.umem.shared().free_socket(self.slot);
+        let umem = self.umem.shared();
+        match self.release.take() {
+            Some(release) if !release.wait() => umem.hold_socket(release, self.slot),
+            _ => umem.free_socket(self.slot),
         }
     }
 }
@@ -162,8 +173,12 @@ impl Link {
 ///
 /// The rings are fields, so that they can be borrowed apart from each other, or moved to other threads. Dropping the
 /// socket and all its rings closes it; frames that were in the rings or in the kernel become free
-/// ([`Umem::take_free`]). In zero-copy mode and with Tx metadata closing waits up to half a second for the kernel to
-/// let go of them.
+/// ([`Umem::take_free`]). In zero-copy mode and with Tx metadata, where the device or the kernel may still write to them,
+/// closing waits up to half a second for the kernel to let go of the queue; if it has not by then, or another socket
+/// took the queue at once, the frames stay in [`crate::Ledger::rx`] and [`crate::Ledger::tx`] until a later
+/// [`Umem::take_free`] finds the queue free.
+///
+/// A child process holds the kernel's socket open from its fork to its exec: do not close a socket at that moment.
 #[derive(Debug)]
 pub struct Socket {
     /// Gives the kernel frames to receive into.

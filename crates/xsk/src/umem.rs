@@ -7,14 +7,14 @@
 #![expect(unsafe_code, reason = "frames are parts of one mapping, handed out by owner")]
 
 use std::fmt;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use crate::error::{Error, Result};
 use crate::frame::Frame;
-use crate::socket::Link;
+use crate::socket::{Link, Release};
 use crate::sys::{self, Mapping};
 use crate::uapi;
 
@@ -182,6 +182,8 @@ pub(crate) struct Sockets {
     /// Slots given back by closed sockets.
     free_slots: Vec<u16>,
     slots: u16,
+    /// Closed sockets whose frames the kernel had not let go of in time, by slot.
+    held: Vec<(Release, u16)>,
 }
 
 impl Sockets {
@@ -219,14 +221,26 @@ impl Shared {
         self.sockets.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn set_owner(&self, index: u32, owner: Owner) {
-        self.owners[index as usize].store(owner.0, Ordering::Release);
+    fn word(&self, index: u32) -> &AtomicU16 {
+        &self.owners[index as usize]
+    }
+
+    /// Passes a frame from the user to a new owner.
+    ///
+    /// # Safety
+    ///
+    /// The caller has the frame, and gives it up here.
+    pub(crate) unsafe fn pass(this: NonNull<Self>, index: u32, owner: Owner) {
+        // SAFETY: the umem is not freed while a frame is the user's.
+        let word = unsafe { this.as_ref() }.word(index);
+        // The umem may be freed from the moment of the store on, so that nothing but the word is borrowed then.
+        word.store(owner.0, Ordering::Release);
     }
 
     /// Moves a frame from one owner to another if it is the first one's. Only for owners that one thread at a time
     /// can act for: a socket's ring, or a `Frame`.
     pub(crate) fn move_owner(&self, index: u32, from: Owner, to: Owner) -> bool {
-        let word = &self.owners[index as usize];
+        let word = self.word(index);
         let is_owner = word.load(Ordering::Acquire) == from.0;
         if is_owner {
             word.store(to.0, Ordering::Release);
@@ -236,7 +250,7 @@ impl Shared {
 
     /// As [`Shared::move_owner`], for owners that several threads may act for at once (free, parked).
     fn claim(&self, index: u32, from: Owner) -> bool {
-        let word = &self.owners[index as usize];
+        let word = self.word(index);
         word.load(Ordering::Relaxed) == from.0
             && word.compare_exchange(from.0, Owner::USER.0, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
@@ -266,6 +280,21 @@ impl Shared {
             }
         }
         self.sockets().free_slots.push(slot);
+    }
+
+    /// Keeps the frames of a closed socket out of reach until the kernel has let go of them.
+    pub(crate) fn hold_socket(&self, release: Release, slot: u16) {
+        self.sockets().held.push((release, slot));
+    }
+
+    /// Frees the frames of closed sockets that the kernel has let go of by now.
+    fn free_held_sockets(&self) {
+        let mut sockets = self.sockets();
+        let (released, held) = mem::take(&mut sockets.held).into_iter().partition(|(release, _)| release.is_done());
+        sockets.held = held;
+        drop(sockets);
+        let released: Vec<(Release, u16)> = released;
+        released.into_iter().for_each(|(_, slot)| self.free_socket(slot));
     }
 
     fn holds_user_frames(&self) -> bool {
@@ -342,6 +371,7 @@ impl Umem {
 
     /// Takes the free frames: all of them at first, later those dropped or left over from closed sockets.
     pub fn take_free(&self) -> impl Iterator<Item = Frame> {
+        self.shared().free_held_sockets();
         (0..self.layout().frames).filter_map(|index| self.claim_frame(index, Owner::FREE))
     }
 

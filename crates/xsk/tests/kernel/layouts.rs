@@ -194,7 +194,7 @@ fn most_segments() {
         near.await_completions();
         let mut packet = jumbo_packet(&mut near, 19 * 100, 100);
         let error = near.socket.tx.send_packet(&mut packet).unwrap_err().to_string();
-        assert!(error.contains("use 1 to 18 segments"), "{error}");
+        assert!(error.contains("19 segments where 1 to 18 can be sent"), "{error}");
         assert_eq!(packet.len(), 19, "a refused packet stays with the caller");
         assert!(near.socket.tx.send_packet(&mut Vec::new()).is_err());
         packet.into_iter().for_each(|segment| near.pool.give(segment.into_frame()));

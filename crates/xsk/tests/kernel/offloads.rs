@@ -1,5 +1,8 @@
 //! Requests to the device with the packet (Tx metadata), in copy mode, where the kernel answers them.
 
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Instant;
+
 use crate::needs::{Need, Tests};
 use crate::support::bpf::Redirect;
 use crate::support::in_lab;
@@ -11,6 +14,7 @@ pub(crate) fn add(tests: &mut Tests) {
     tests.add("a_requested_timestamp_comes_with_the_completion", Need::TxMetadata, timestamp);
     tests.add("what_a_device_can_do_is_read_from_the_kernel", Need::TxMetadata, device_features);
     tests.add("requests_that_cannot_be_met_are_refused", Need::TxMetadata, refused_requests);
+    tests.add("frames_stay_out_of_reach_while_the_kernel_holds_them", Need::TxMetadata, frames_the_kernel_holds);
     tests.add("closing_with_tx_metadata_gives_the_frames_back", Need::TxMetadata, close_with_metadata);
 }
 
@@ -65,13 +69,13 @@ fn checksum() {
 
 /// Waits for the completion of one packet.
 fn await_completion(node: &mut Node) -> Completed {
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     loop {
         node.socket.tx.wake().unwrap();
         if let Some(completed) = node.socket.completion.drain(1).next() {
             return completed;
         }
-        assert!(std::time::Instant::now() < deadline, "the packet completes");
+        assert!(Instant::now() < deadline, "the packet completes");
     }
 }
 
@@ -119,6 +123,27 @@ fn refused_requests() {
         assert_eq!(node.socket.tx.send([packet]).unwrap(), 1);
         node.await_completions();
         node.check_ledger();
+    });
+}
+
+#[expect(unsafe_code, reason = "a duplicate of the descriptor is what keeps the kernel's socket open")]
+fn frames_the_kernel_holds() {
+    in_lab(1, 1500, |lab| {
+        let near = Node::with(lab.near, 0, layout(TxMetadata::Enabled), &node::config());
+        let Node { umem, mut pool, socket } = near;
+        let held = socket.rx_frames() as usize;
+        assert!(held > 0);
+        // SAFETY: the socket is open.
+        let other = nix::unistd::dup(unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) }).unwrap();
+        drop(socket);
+        assert_eq!(pool.collect(), 0, "the kernel's socket is still open");
+        assert_eq!(umem.ledger().rx as usize, held);
+        drop(other);
+        let deadline = Instant::now() + PATIENCE;
+        while pool.collect() < held {
+            assert!(Instant::now() < deadline, "the frames come back");
+        }
+        node::check_ledger(&umem, &[&pool], &[]);
     });
 }
 
