@@ -1,1 +1,28 @@
 //! Buffer recycling with the semantics of the kernel's page_pool.
+
+mod builder;
+mod close;
+mod error;
+mod frag;
+mod frame;
+mod ledger;
+mod owner;
+mod pool;
+mod region;
+mod returner;
+mod ring;
+mod stats;
+mod sync;
+mod umem;
+
+pub use builder::Builder;
+pub use close::{Closed, Holder, Outstanding};
+pub use error::{Error, ErrorKind, Result};
+pub use frag::{Frag, MAX_FRAGS};
+pub use frame::{Frame, Hold, LocalFrame};
+pub use ledger::Ledger;
+pub use owner::{Owner, Seed};
+pub use region::HugePages;
+pub use returner::{ReturnPath, Returner};
+pub use stats::{AllocStats, RecycleStats, Stats};
+pub use umem::UmemAddr;
