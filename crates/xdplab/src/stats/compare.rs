@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::blocks::{Centre, Row, Table};
+use super::blocks::{BLOCKS_NEEDED, Row, Table};
 use super::robust::percentile;
 use super::student::{Difference, Level, Variance, interval, mean, t_quantile};
 use super::{Interval, NotEnough, Slice};
@@ -33,7 +33,8 @@ pub struct Comparison {
     /// Standard deviation of the cost between copies of one variant (layout noise), in nanoseconds per packet, what the
     /// scatter of slices explains taken off; `None` with one copy on a side.
     pub between_copies_sd_ns: Option<f64>,
-    /// Robust standard deviation of one slice about its copy and block, in nanoseconds per packet.
+    /// Robust standard deviation of one slice of a copy, less the other variant's level in the block, in nanoseconds per
+    /// packet.
     pub within_copy_sd_ns: f64,
     /// Copies of the baseline.
     pub baseline_copies: usize,
@@ -76,22 +77,17 @@ impl Comparison {
 ///
 /// [`NotEnough`] without slices of the variant or with too few blocks of them.
 pub fn absolute(slices: &[Slice], variant: u16, level: Level) -> Result<Absolute, NotEnough> {
-    let table = Table::new(slices, &[variant], Centre::Nothing)?;
-    let side = Side::new(table.rows.iter());
-    // Drift moves all copies together, so it adds to what the copies' own scatter shows.
-    let variance = match (side.between(), Variance::of_mean(&side.batch_means())) {
-        (Some(between), Some(batches)) => Variance::sum(&[between, batches]),
-        (None, Some(batches)) => batches,
-        (_, None) => return Err(NotEnough::Slices { variant }),
-    };
+    let table = Table::new(slices, &[variant])?;
+    let side = Side::new(&table, variant);
+    let spread = Spread::new(&table, &[&side], &side.batches)?;
     let mut sorted: Vec<f64> =
         slices.iter().filter(|slice| slice.variant == variant).filter_map(Slice::ns_per_packet).collect();
     sorted.sort_unstable_by(f64::total_cmp);
     Ok(Absolute {
-        cost: interval(side.location(), variance, level)?,
+        cost: interval(side.location(), spread.variance, level)?,
         percentiles_5_50_95_99_ns: [0.05, 0.5, 0.95, 0.99].map(|p| percentile(&sorted, p).unwrap_or(0.0)),
         copies: side.rows.len(),
-        layout_included: side.rows.len() > 1,
+        layout_included: spread.layout.is_some(),
         slices_used: table.slices_used,
         slices_left_out: table.slices_invalid + table.slices_unpaired,
     })
@@ -103,50 +99,72 @@ pub fn absolute(slices: &[Slice], variant: u16, level: Level) -> Result<Absolute
 ///
 /// [`NotEnough`] without slices of one of them or with too few blocks that hold both.
 pub fn compare(slices: &[Slice], baseline: u16, candidate: u16, level: Level) -> Result<Comparison, NotEnough> {
-    let table = Table::new(slices, &[baseline, candidate], Centre::Blocks)?;
-    let side = |variant| Side::new(table.rows.iter().filter(move |row| row.variant == variant));
-    let (before, after) = (side(baseline), side(candidate));
+    let table = Table::new(slices, &[baseline, candidate])?;
+    let (before, after) = (Side::new(&table, baseline), Side::new(&table, candidate));
+    // Each side is less the other one's level, so the distance between them is twice the difference.
     let batches: Vec<f64> =
-        after.batch_means().iter().zip(before.batch_means()).map(|(after, before)| after - before).collect();
-    let within = Variance::of_mean(&batches).ok_or(NotEnough::Slices { variant: candidate })?;
-    let between = before.between().zip(after.between()).map(|(before, after)| Variance::sum(&[before, after]));
-    // Both estimate the same scatter of slices; the copies see layout as well, the batches see what moves one variant
-    // for a while. The larger one is the cautious choice.
-    let variance = between.filter(|between| between.value > within.value).unwrap_or(within);
-    let layout_variance_ns2 = between.map_or(0.0, |between| (between.value - within.value).max(0.0));
+        after.batches.iter().zip(&before.batches).map(|(after, before)| (after - before) / 2.0).collect();
+    let spread = Spread::new(&table, &[&before, &after], &batches)?;
     let copies_weight = 1.0 / before.rows.len() as f64 + 1.0 / after.rows.len() as f64;
-    let slice_sds: Vec<f64> = table.rows.iter().map(|row| row.slice_sd_ns).collect();
+    let slice_sds: Vec<f64> = before.rows.iter().chain(&after.rows).map(|row| row.slice_sd_ns).collect();
     Ok(Comparison {
-        difference: Difference::new(after.location() - before.location(), variance, level)?,
-        between_copies_sd_ns: between.map(|_| (layout_variance_ns2 / copies_weight).sqrt()),
+        difference: Difference::new((after.location() - before.location()) / 2.0, spread.variance, level)?,
+        between_copies_sd_ns: spread.layout.map(|layout| (layout / copies_weight).sqrt()),
         within_copy_sd_ns: mean(&slice_sds).unwrap_or(0.0),
         baseline_copies: before.rows.len(),
         candidate_copies: after.rows.len(),
-        layout_included: between.is_some(),
+        layout_included: spread.layout.is_some(),
         blocks: table.blocks,
         slices_used: table.slices_used,
         slices_invalid: table.slices_invalid,
         slices_unpaired: table.slices_unpaired,
         seconds: table.seconds,
-        layout_variance_ns2,
+        layout_variance_ns2: spread.layout.unwrap_or(0.0),
     })
 }
 
 /// The usual way, for showing beside: two runs one after the other, the mean time per packet of the second minus that
-/// of the first, in nanoseconds. No interval: two numbers have none.
-///
-/// # Errors
-///
-/// [`NotEnough`] where a run counted no packet of its variant.
-pub fn sequential(first: &[Slice], second: &[Slice]) -> Result<f64, NotEnough> {
-    Ok(mean_cost(second)? - mean_cost(first)?)
+/// of the first, in nanoseconds; `None` where a run counted no packet. It has no interval: two numbers have none.
+#[must_use]
+pub fn sequential(first: &[Slice], second: &[Slice]) -> Option<f64> {
+    Some(mean_cost(second)? - mean_cost(first)?)
 }
 
-fn mean_cost(run: &[Slice]) -> Result<f64, NotEnough> {
+fn mean_cost(run: &[Slice]) -> Option<f64> {
     let timed = run.iter().filter(|slice| slice.ns_per_packet().is_some());
     let packets: u64 = timed.clone().map(|slice| u64::from(slice.packets)).sum();
     let time_ns: u64 = timed.map(|slice| slice.stop_ns - slice.start_ns).sum();
-    if packets > 0 { Ok(time_ns as f64 / packets as f64) } else { Err(NotEnough::Slices { variant: 0 }) }
+    (packets > 0).then(|| time_ns as f64 / packets as f64)
+}
+
+/// How uncertain an estimate over copies and batches is.
+struct Spread {
+    variance: Variance,
+    /// The part of the variance that only more copies bring down, in (ns per packet)²; `None` with one copy on a side.
+    layout: Option<f64>,
+}
+
+impl Spread {
+    /// `batches` is the estimate's own deviation in each batch.
+    fn new(table: &Table, sides: &[&Side], batches: &[f64]) -> Result<Self, NotEnough> {
+        let mut of_batch = batches.iter().copied();
+        let series: Vec<Vec<f64>> = table
+            .batch_cpus
+            .chunk_by(|a, b| a == b)
+            .map(|of_cpu| of_batch.by_ref().take(of_cpu.len()).collect())
+            .collect();
+        let over_time = Variance::of_series_mean(&series)
+            .ok_or(NotEnough::Blocks { blocks: table.blocks, needed: BLOCKS_NEEDED })?;
+        let between: Option<Vec<Variance>> = sides.iter().map(|side| Variance::of_mean(&side.locations)).collect();
+        let Some(between) = between else {
+            return Ok(Self { variance: over_time, layout: None });
+        };
+        // What is left in the cells is in the scatter of the copies and in that of the batches, but counts once.
+        let cells: f64 = sides.iter().map(|side| side.cell_variance()).sum();
+        let layout = between.iter().map(|part| part.value).sum::<f64>() - cells;
+        let parts: Vec<Variance> = between.into_iter().chain(over_time.excess_over(cells)).collect();
+        Ok(Self { variance: Variance::sum(&parts), layout: Some(layout.max(0.0)) })
+    }
 }
 
 /// The copies of one variant.
@@ -154,42 +172,48 @@ struct Side<'a> {
     rows: Vec<&'a Row>,
     /// A location for each row, in ns per packet.
     locations: Vec<f64>,
+    /// For each batch, the mean of the rows' deviations from their locations: a copy missing from a batch does not
+    /// shift it.
+    batches: Vec<f64>,
 }
 
 impl<'a> Side<'a> {
-    fn new(rows: impl Iterator<Item = &'a Row>) -> Self {
-        let (rows, locations) = rows
-            .filter_map(|row| {
-                let known: Vec<f64> = row.batches.iter().copied().flatten().collect();
-                Some((row, mean(&known)?))
-            })
+    fn new(table: &'a Table, variant: u16) -> Self {
+        let (rows, locations): (Vec<&Row>, Vec<f64>) = table
+            .rows
+            .iter()
+            .filter(|row| row.variant == variant)
+            .filter_map(|row| Some((row, mean(&row.batches.iter().copied().flatten().collect::<Vec<_>>())?)))
             .unzip();
-        Self { rows, locations }
+        let batches = (0..table.batch_cpus.len())
+            .map(|batch| {
+                let above: Vec<f64> = rows
+                    .iter()
+                    .zip(&locations)
+                    .filter_map(|(row, location)| Some(row.batches[batch]? - location))
+                    .collect();
+                mean(&above).unwrap_or(0.0)
+            })
+            .collect();
+        Self { rows, locations, batches }
     }
 
     fn location(&self) -> f64 {
         mean(&self.locations).unwrap_or(0.0)
     }
 
-    /// The variance of [`Self::location`] from the scatter of the copies; `None` with one copy.
-    fn between(&self) -> Option<Variance> {
-        Variance::of_mean(&self.locations)
-    }
-
-    /// For each batch, the mean of the copies' deviations from their own locations. A copy that is missing from a batch
-    /// does not shift it.
-    fn batch_means(&self) -> Vec<f64> {
-        let batches = self.rows.first().map_or(0, |row| row.batches.len());
-        (0..batches)
-            .map(|batch| {
-                let deviations: Vec<f64> = self
-                    .rows
-                    .iter()
-                    .zip(&self.locations)
-                    .filter_map(|(row, location)| Some(row.batches[batch]? - location))
-                    .collect();
-                mean(&deviations).unwrap_or(0.0)
+    /// The variance of [`Self::location`] from what neither copy nor batch explains.
+    fn cell_variance(&self) -> f64 {
+        let unexplained: Vec<f64> = self
+            .rows
+            .iter()
+            .zip(&self.locations)
+            .flat_map(|(row, location)| {
+                row.batches.iter().zip(&self.batches).filter_map(move |(cell, batch)| Some((*cell)? - location - batch))
             })
-            .collect()
+            .collect();
+        let spare = (unexplained.len() + 1).saturating_sub(self.rows.len() + self.batches.len());
+        let squares: f64 = unexplained.iter().map(|left| left.powi(2)).sum();
+        if spare > 0 { squares / spare as f64 / unexplained.len() as f64 } else { 0.0 }
     }
 }

@@ -4,17 +4,20 @@
 //!
 //! The method of [`compare`]:
 //!
-//! 1. **Centring.** All copies of both variants run once in every block of a few milliseconds, so what moves the whole
-//!    block (clock frequency, a neighbour's load) is subtracted by a two-pass median polish of blocks and copies
-//!    (Tukey, *Exploratory Data Analysis*, 1977, ch. 11).
-//! 2. **Location.** Each copy's centred slices are cut into batches of consecutive blocks; a batch's location is the
-//!    median, which slices made slow by steal can't drag, and a copy's location is the mean over its batches.
+//! 1. **Pairing.** All copies of both variants run once in every block of a millisecond or two, so from each slice the
+//!    median of the other variant's slices in its block is subtracted: what moves the whole block (clock frequency, a
+//!    neighbour's load) is gone.
+//! 2. **Location.** The blocks are cut into up to 32 consecutive batches. A copy's location in a batch is the median,
+//!    which slices made slow by steal can't drag; its location is the mean over the batches.
 //! 3. **Interval.** *Copies are the unit*: where a program lies in memory changes its cost, and no number of slices of
-//!    one copy shows by how much. Welch's two-sample t over copy locations carries that; the scatter of the batches
-//!    carries whatever moved one variant and not the other for longer than a block.
+//!    one copy shows by how much. The variance is that of Welch's two-sample t over the copies' locations, plus what the
+//!    batches show beyond it (something moved one variant and not the other for longer than a block), as in the
+//!    analysis of variance of copies crossed with batches. Batches that follow their neighbours count for less (the
+//!    effective sample size of a first-order autoregression). Degrees of freedom are Satterthwaite's.
 //!
 //! What the location means: the cost of the *typical* slice. A variant that only makes its rare slices slower (a longer
-//! tail, the same median) does not differ by this measure; the percentiles in [`Absolute`] show it.
+//! tail, the same median) does not differ by this measure; the percentiles in [`Absolute`] show it. When the share of
+//! slow slices rises by `s`, the median moves by about 1.25 `s` standard deviations of a slice.
 
 mod blocks;
 mod compare;
@@ -46,7 +49,7 @@ pub struct Slice {
     pub variant: u16,
     /// Which separately loaded copy of that variant.
     pub copy: u16,
-    /// The dispatcher's slot it was called from; a copy keeps its slot, so what the slot costs is part of the copy.
+    /// The dispatcher's slot it was called from. Not used here: the schedule has every copy visit every slot.
     pub slot: u16,
     /// Which block of the CPU's schedule; every copy of every variant has one slice in a block. Counts up per CPU.
     pub block: u32,
@@ -96,11 +99,11 @@ impl Interval {
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum NotEnough {
     /// Too few blocks of the schedule hold slices of what was asked for.
-    #[error("{blocks} complete blocks of slices; at least {needed} are needed")]
+    #[error("{blocks} blocks of slices to compare within; {needed} are needed")]
     Blocks {
-        /// Blocks that can be used.
+        /// Blocks of the CPU that has the most.
         blocks: usize,
-        /// Blocks needed.
+        /// Blocks needed, on one CPU.
         needed: usize,
     },
     /// No slice with packets.
@@ -109,8 +112,10 @@ pub enum NotEnough {
         /// The variant without slices.
         variant: u16,
     },
-    /// One independent unit (boot) a side.
-    #[error("one boot a side can't separate the change from the boot")]
+    /// Fewer than two independent units (boots) on a side.
+    #[error(
+        "{baseline} baseline and {candidate} candidate boots: one boot a side can't separate the change from the boot"
+    )]
     Units {
         /// Units of the baseline.
         baseline: usize,

@@ -15,12 +15,16 @@ pub(super) struct Machine {
     pub(super) layout_sd: f64,
     /// Standard deviation of a slice; half of it lies above the typical value only (exponential).
     pub(super) slice_sd: f64,
+    /// Times which slices of every variant but the first deviate more.
+    pub(super) candidate_noise: f64,
     /// Share of slices that take 2 to 10 times as long.
     pub(super) slow_share: f64,
-    /// Standard deviation of the drift all variants share, relative to the cost; its correlation time is 0.3 s.
+    /// Standard deviation of the drift all variants share, relative to the cost.
     pub(super) drift_sd: f64,
-    /// Standard deviation of drift that each variant has for itself, correlation time 0.3 s.
+    /// Standard deviation of drift that each variant has for itself.
     pub(super) own_drift_sd: f64,
+    /// Correlation time of both drifts.
+    pub(super) drift_seconds: f64,
     /// Chance per block that the whole machine changes speed by up to 15 % for good.
     pub(super) step_chance: f64,
     /// Share of slices that never reach user space.
@@ -37,9 +41,11 @@ impl Default for Machine {
             copies: 4,
             layout_sd: 0.0,
             slice_sd: 2.0,
+            candidate_noise: 1.0,
             slow_share: 0.03,
             drift_sd: 0.03,
             own_drift_sd: 0.0,
+            drift_seconds: 0.3,
             step_chance: 0.001,
             lost_share: 0.0,
             cpus: 1,
@@ -49,7 +55,6 @@ impl Default for Machine {
 }
 
 const PACKETS: u32 = 1024;
-const DRIFT_NS: f64 = 0.3e9;
 
 impl Machine {
     pub(super) fn run(&self, seed: u64) -> Vec<Slice> {
@@ -76,12 +81,13 @@ impl Machine {
                     copies.swap(last, random.random_range(0..=last));
                 }
                 for &(variant, copy, cost) in &copies {
-                    let kept = (-cost * f64::from(PACKETS) / DRIFT_NS).exp();
+                    let kept = (-cost * f64::from(PACKETS) / (self.drift_seconds * 1e9)).exp();
                     for drift in own.iter_mut().chain([&mut shared]) {
                         *drift = *drift * kept + (1.0 - kept * kept).sqrt() * normal(&mut random);
                     }
                     let exponential = -(1.0 - random.random::<f64>()).ln();
-                    let noise = self.slice_sd * (0.866 * normal(&mut random) + 0.5 * (exponential - 1.0));
+                    let sd = if variant == 0 { self.slice_sd } else { self.slice_sd * self.candidate_noise };
+                    let noise = sd * (0.866 * normal(&mut random) + 0.5 * (exponential - 1.0));
                     let level = speed * (1.0 + self.drift_sd * shared);
                     let slow =
                         if random.random::<f64>() < self.slow_share { random.random_range(2.0..10.0) } else { 1.0 };

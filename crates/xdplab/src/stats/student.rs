@@ -72,13 +72,42 @@ impl Variance {
         Self { value, degrees_of_freedom }
     }
 
-    /// The variance of the mean of `values` from their scatter; `None` below two values.
+    /// The variance of the mean of independent `values`, from their scatter; `None` below two values.
     pub(super) fn of_mean(values: &[f64]) -> Option<Self> {
         let count = values.len() as f64;
-        let mean = mean(values)?;
-        let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+        let squares = squares(values, mean(values)?);
         (values.len() > 1).then(|| Self { value: squares / (count - 1.0) / count, degrees_of_freedom: count - 1.0 })
     }
+
+    /// The variance of the mean over several series of values in the order of time, each about a level of its own;
+    /// `None` unless a series has two values. Values that follow their neighbours (correlation r at lag one, over all
+    /// series) tell less than their number: n (1 - r) / (1 + r) independent ones (Bartlett 1935). A negative r is taken
+    /// as 0, and one above 0.8 as 0.8, where so few values can't tell it.
+    pub(super) fn of_series_mean(series: &[Vec<f64>]) -> Option<Self> {
+        let levels: Vec<f64> = series.iter().map(|values| mean(values).unwrap_or(0.0)).collect();
+        let about_levels = || series.iter().zip(&levels);
+        let count: f64 = series.iter().map(|values| values.len() as f64).sum();
+        let spare = count - series.len() as f64;
+        let squares: f64 = about_levels().map(|(values, &level)| squares(values, level)).sum();
+        let neighbours: f64 = about_levels()
+            .flat_map(|(values, level)| values.windows(2).map(move |pair| (pair[0] - level) * (pair[1] - level)))
+            .sum();
+        let correlation = if squares > 0.0 { (neighbours / squares).clamp(0.0, 0.8) } else { 0.0 };
+        let fewer = (1.0 + correlation) / (1.0 - correlation);
+        (spare > 0.0)
+            .then(|| Self { value: squares / spare / count * fewer, degrees_of_freedom: (spare / fewer).max(1.0) })
+    }
+
+    /// This variance less `other`, a known one that it holds too, or zero; the uncertainty stays as it was.
+    pub(super) fn excess_over(self, other: f64) -> Option<Self> {
+        let value = self.value - other;
+        (value > 0.0)
+            .then(|| Self { value, degrees_of_freedom: self.degrees_of_freedom * (value / self.value).powi(2) })
+    }
+}
+
+fn squares(values: &[f64], level: f64) -> f64 {
+    values.iter().map(|value| (value - level).powi(2)).sum()
 }
 
 /// The arithmetic mean; `None` without values.
