@@ -29,6 +29,7 @@ struct state {
 	__u64 start_ns;
 	__u64 lost; /* slices that found the ring full */
 	__u64 misses; /* packets whose program was not there */
+	__u64 before; /* packets before the switch; with `seen`, all packets of this CPU */
 };
 
 struct {
@@ -63,6 +64,7 @@ static __always_inline void begin(struct state *state)
 
 	if (program)
 		state->program = *program;
+	state->before += state->seen;
 	state->seen = 0;
 	state->edge = warmup_packets;
 }

@@ -2,6 +2,7 @@
 //!
 //! `docs/architecture.md` tells the run stage by stage and which module may know which.
 
+pub mod across;
 pub mod bpf;
 pub mod cli;
 pub mod device;

@@ -27,8 +27,8 @@ pub struct Observed {
     pub interrupted: bool,
     /// Packets by the stage that counted them.
     pub ledger: Ledger,
-    /// Packets of each RX queue.
-    pub rx_queue_packets: Vec<u64>,
+    /// Packets of each RX queue, as far as the programs under test count them.
+    pub rx_queue_packets: Reading<Vec<u64>>,
     /// Packets of each possible CPU.
     pub cpu_packets: Vec<u64>,
     /// Verdicts that the driver could not carry out, `XDP_ABORTED` among them.
@@ -41,8 +41,8 @@ pub struct Observed {
     pub softirqs: Reading<Vec<Softirqs>>,
     /// Page pools, read after teardown.
     pub page_pools: Reading<PagePools>,
-    /// Where the CPUs' time went while slices were taken.
-    pub cpu_shares: Reading<BTreeMap<u32, Reading<CpuShares>>>,
+    /// Where each CPU's time went while slices were taken.
+    pub cpu_shares: Reading<Vec<(u32, Reading<CpuShares>)>>,
     /// The mode, as the kernel says it at the end.
     pub xdp_mode: Option<XdpMode>,
     /// The lab as planned and read back before the run.
@@ -60,9 +60,11 @@ pub struct Ledger {
     pub generated: u64,
     /// What the driver's transmit function made of them (tracepoint `xdp_devmap_xmit`).
     pub xmit: Reading<Xmit>,
-    /// Seen by the programs under test.
+    /// Seen by the dispatcher.
     pub received: u64,
-    /// Of those, aborted.
+    /// Seen by the programs under test, as far as they count: ours do, a user's need not.
+    pub handled: Reading<u64>,
+    /// Of those, aborted by our programs.
     pub aborted: u64,
     /// Received packets by the interface's own statistics (`IFLA_STATS64`), an independent counter.
     pub interface_received: Reading<u64>,
@@ -88,8 +90,11 @@ impl Ledger {
                 residuals.push(("generated - received", i128::from(self.generated) - i128::from(self.received)));
             }
         }
-        if let Reading::Known(interface) = self.interface_received {
-            residuals.push(("received by programs - by interface", i128::from(self.received) - i128::from(interface)));
+        for (stage, count) in [
+            ("received by dispatcher - by interface", &self.interface_received),
+            ("received by dispatcher - handled by programs", &self.handled),
+        ] {
+            residuals.extend(count.known().map(|count| (stage, i128::from(self.received) - i128::from(*count))));
         }
         residuals
     }

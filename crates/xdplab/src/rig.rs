@@ -1,6 +1,5 @@
 //! The lab carries out a plan: it is built, measured and taken down again.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -15,7 +14,7 @@ use crate::observed::{Ledger, Observed};
 use crate::packet::build_udp_frame;
 use crate::reading::Reading;
 use crate::run::{Plan, Progress, Rig};
-use crate::sample::{Schedule, SliceReader};
+use crate::sample::{DispatcherCounts, Schedule, SliceReader};
 use crate::stats::Slice;
 use crate::topology::{Lab, LabDescription, LabSpec, PlacementState, Port};
 
@@ -69,7 +68,7 @@ struct Sampled {
     slices: Vec<Slice>,
     seconds: f64,
     interrupted: bool,
-    cpu_shares: Reading<BTreeMap<u32, Reading<CpuShares>>>,
+    cpu_shares: Reading<Vec<(u32, Reading<CpuShares>)>>,
 }
 
 impl Bench {
@@ -137,35 +136,35 @@ impl Bench {
             slices,
             seconds: begin.elapsed().as_secs_f64(),
             interrupted: stop.load(Ordering::Relaxed),
-            cpu_shares: times.and_then(|before| Ok(CpuTimes::read()?.since(&before))).into(),
+            cpu_shares: times.and_then(|before| Ok(CpuTimes::read()?.since(&before).into_iter().collect())).into(),
         })
     }
 
     /// Reads every counter once no packet is under way any more.
     fn observe(&self, observers: &Observers, sampled: Sampled, generated: u64) -> Result<Observed> {
         let counts = self.settle()?;
-        let total = sum(counts.iter().flatten());
-        let loss = self.reader.loss()?;
+        let programs = self.device.counts()?;
+        let total = sum(programs.iter().flatten());
         let interface = interface_stats(&self.lab.dut)?;
         let sink = self.sink.as_ref().map(|(_, sink)| sink.packets()).transpose()?;
         let xdp = self.lab.dut.netns.rtnl()?.link_by_index(self.lab.dut.ifindex)?.xdp;
-        let cpus = counts.first().map_or(0, Vec::len);
         Ok(Observed {
             slices: sampled.slices,
-            slices_lost: loss.lost,
-            packets_without_program: loss.misses,
+            slices_lost: counts.lost,
+            packets_without_program: counts.misses,
             seconds: sampled.seconds,
             interrupted: sampled.interrupted,
             ledger: Ledger {
                 generated,
                 xmit: observers.xmit(),
-                received: total.packets + loss.misses,
+                received: counts.cpu_packets.iter().sum(),
+                handled: Reading::Known(total.packets + counts.misses),
                 aborted: total.aborted,
                 interface_received: Reading::Known(interface.rx_packets - self.interface_before.rx_packets),
                 returned: sink,
             },
-            rx_queue_packets: counts.iter().map(|queue| sum(queue).packets).collect(),
-            cpu_packets: (0..cpus).map(|cpu| sum(counts.iter().map(|queue| &queue[cpu])).packets).collect(),
+            rx_queue_packets: Reading::Known(programs.iter().map(|queue| sum(queue).packets).collect()),
+            cpu_packets: counts.cpu_packets,
             exceptions: observers.exceptions(),
             redirect_errors: observers.redirect_errors(),
             napi: observers.napi(),
@@ -180,12 +179,12 @@ impl Bench {
     }
 
     /// Waits until the device has seen nothing new for a while, and says what it saw.
-    fn settle(&self) -> Result<Vec<Vec<Counts>>> {
+    fn settle(&self) -> Result<DispatcherCounts> {
         let deadline = Instant::now() + SETTLE_DEADLINE;
-        let mut before = self.device.counts()?;
+        let mut before = self.reader.counts()?;
         loop {
             sleep(DRAIN_EVERY);
-            let now = self.device.counts()?;
+            let now = self.reader.counts()?;
             if now == before || Instant::now() > deadline {
                 return Ok(now);
             }

@@ -195,6 +195,13 @@ pub trait Progress {
     fn sampling(&mut self, seconds: f64, of: f64, slices: usize);
 }
 
+/// A seed that differs from run to run, for those who give none; it is in the record.
+#[must_use]
+pub fn fresh_seed() -> u64 {
+    let since = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+    since.as_secs().rotate_left(32) ^ u64::from(since.subsec_nanos())
+}
+
 /// What can carry out a plan: the lab, or a fake with known answers.
 pub trait Rig {
     /// Measures the plan's variants. `stop` set from outside ends it early with what there is.

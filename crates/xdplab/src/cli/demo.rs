@@ -1,17 +1,16 @@
 //! `xdplab` and `xdplab demo`: four packet operations of XDP_DROP on a throw-away lab.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::progress::ProgressLine;
-use super::{Ending, output};
+use super::{Ending, output, signals};
 use crate::device::{Action, Operation, ProgramSpec};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::host::Environment;
-use crate::record::Record;
+use crate::record::{self, Record};
 use crate::report;
 use crate::rig::LabRig;
 use crate::run::{self, Plan};
@@ -21,57 +20,72 @@ use crate::topology::Placement;
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// Seconds during which slices are taken
-    #[arg(long, default_value_t = 10.0)]
+    #[arg(long, default_value_t = DEFAULT_SECONDS)]
     seconds: f64,
-    /// Seed of the schedule; drawn anew if not given
+    /// Which CPU runs generator and device
+    #[arg(long, value_enum, default_value_t)]
+    placement: PlacementName,
+    /// Seed of the schedule; another one each time if not given
     #[arg(long)]
     seed: Option<u64>,
-    /// Write the record to this file
+    /// Write the record to FILE instead of the user's state folder
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
-    #[arg(long)]
-    copies: Option<u16>,
-    #[arg(long)]
-    split: bool,
-    #[arg(long)]
-    candidates: Vec<ProgramSpec>,
+}
+
+/// Long enough for a quarter of a nanosecond, short enough for the whole demo to take less than 20 s.
+const DEFAULT_SECONDS: f64 = 10.0;
+
+/// Which CPU runs what, as typed.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum PlacementName {
+    /// Generator and device take turns on one CPU
+    #[default]
+    Same,
+    /// A CPU for each
+    Split,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { seconds: 10.0, seed: None, record: None, copies: None, split: false, candidates: vec![] }
+        Self { seconds: DEFAULT_SECONDS, placement: PlacementName::Same, seed: None, record: None }
     }
 }
 
 /// Runs the demo.
 pub(crate) fn run(options: &Options) -> Result<Ending> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        signal_hook::flag::register(signal, Arc::clone(&stop))
-            .map_err(|error| Error::io("listen for SIGINT and SIGTERM", "sigaction", &error))?;
-    }
-    let drop = |operation| ProgramSpec::new(Action::Drop, operation);
-    let mut candidates = [Operation::ReadData, Operation::ParseIp, Operation::SwapMacs].map(drop).to_vec();
-    if !options.candidates.is_empty() {
-        candidates = options.candidates.clone();
-    }
-    let placement = if options.split { Placement::split()? } else { Placement::same()? };
-    let mut plan = Plan {
-        seconds: options.seconds,
-        ..Plan::new("demo", drop(Operation::NoTouch), candidates, placement, options.seed.unwrap_or(1))
+    let stop = signals::stop_flag()?;
+    let plan = plan(options)?;
+    let path = match &options.record {
+        Some(path) => path.clone(),
+        None => record::default_path("demo")?,
     };
-    if let Some(c) = options.copies {
-        plan.copies = c;
-    }
-    let environment = Environment::read();
-    let mut record = Record::begin(environment, std::env::args().collect());
+    let mut record = Record::begin(Environment::read(), std::env::args().collect());
     let mut progress = ProgressLine::new();
-    let case = run::compare(&plan, &mut LabRig, &mut progress, &stop)?;
-    std::mem::drop(progress);
+    let case = measure(&plan, &mut progress, &stop);
+    drop(progress);
+    let case = case?;
     output::text(&report::case_text(&record.environment, &case))?;
     record.add(case);
-    if let Some(path) = &options.record {
-        record.write(path)?;
-    }
+    record.write(&path)?;
+    output::text(&format!("\nrecord: {}\n", path.display()))?;
     Ok(Ending::Done)
+}
+
+fn measure(plan: &Plan, progress: &mut ProgressLine, stop: &AtomicBool) -> Result<run::Case> {
+    run::compare(plan, &mut LabRig, progress, stop)
+}
+
+fn plan(options: &Options) -> Result<Plan> {
+    let dropping = |operation| ProgramSpec::new(Action::Drop, operation);
+    let placement = match options.placement {
+        PlacementName::Same => Placement::same()?,
+        PlacementName::Split => Placement::split()?,
+    };
+    let seed = options.seed.unwrap_or_else(run::fresh_seed);
+    let candidates = [Operation::ReadData, Operation::ParseIp, Operation::SwapMacs].map(dropping).to_vec();
+    Ok(Plan {
+        seconds: options.seconds,
+        ..Plan::new("demo", dropping(Operation::NoTouch), candidates, placement, seed)
+    })
 }

@@ -1,7 +1,10 @@
 //! The command line: arguments as typed, one file for each command.
 
+mod compare;
 mod demo;
+mod doctor;
 mod progress;
+mod signals;
 
 use std::process::ExitCode;
 
@@ -23,6 +26,10 @@ struct Arguments {
 enum Command {
     /// Compare four packet operations of XDP_DROP on a throw-away veth lab
     Demo(demo::Options),
+    /// Say what can be measured here, and why not
+    Doctor(doctor::Options),
+    /// Compare records of runs that could not interleave, such as two kernels, boot by boot
+    Compare(compare::Options),
 }
 
 /// How a command ended, other than by an error.
@@ -51,6 +58,8 @@ pub fn main() -> ExitCode {
 fn run(arguments: Arguments) -> Result<Ending> {
     match arguments.command.unwrap_or(Command::Demo(demo::Options::default())) {
         Command::Demo(options) => demo::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Compare(options) => compare::run(&options),
     }
 }
 

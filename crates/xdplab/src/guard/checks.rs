@@ -18,7 +18,7 @@ const STEAL_WARN: f64 = 0.05;
 #[must_use]
 pub fn run_guards(observed: &Observed, asked_mode: XdpMode, variants: &[String]) -> Vec<Guard> {
     let mut guards = vec![
-        one_of("single-rx-queue", "RX queue", &observed.rx_queue_packets),
+        single_rx_queue(observed),
         one_of("one-cpu", "CPU", &observed.cpu_packets),
         placement_unchanged(observed),
         saturation(observed),
@@ -48,6 +48,19 @@ pub fn control(control: &Comparison) -> Guard {
         "baseline differs from itself; a verdict needs an effect larger than this",
         "one in twenty runs shows this by chance; run longer or with more copies if it comes back",
     )
+}
+
+fn single_rx_queue(observed: &Observed) -> Guard {
+    const ID: &str = "single-rx-queue";
+    match &observed.rx_queue_packets {
+        Reading::Known(packets) => one_of(ID, "RX queue", packets),
+        Reading::NotAvailable { .. } if observed.lab_after.dut.rx_queues == Some(1) => {
+            Guard::pass(ID, "RX queue 0", "the device has one RX queue")
+        }
+        Reading::NotAvailable { why } => {
+            Guard::warn(ID, "not available", why.clone(), "use one queue to measure one queue's cost")
+        }
+    }
 }
 
 fn one_of(id: &str, thing: &str, packets: &[u64]) -> Guard {
@@ -233,7 +246,7 @@ fn steal(observed: &Observed) -> Guard {
             return Guard::warn(ID, "not available", why.clone(), "mount /proc");
         }
     };
-    let worst = shares.values().filter_map(Reading::known).map(|cpu| cpu.steal).fold(0.0, f64::max);
+    let worst = shares.iter().filter_map(|(_, shares)| shares.known()).map(|cpu| cpu.steal).fold(0.0, f64::max);
     let value = format!("{:.1} % of the most stolen CPU", worst * 100.0);
     if worst <= STEAL_WARN {
         return Guard::pass(ID, value, "the hypervisor took little time away");

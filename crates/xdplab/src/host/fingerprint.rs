@@ -48,6 +48,8 @@ pub struct Environment {
     pub bpf_jit_enable: Reading<u8>,
     /// `net.core.bpf_jit_harden`: 0 off, 1 for unprivileged users, 2 for all.
     pub bpf_jit_harden: Reading<u8>,
+    /// `/proc/sys/kernel/random/boot_id`: another one after each boot.
+    pub boot_id: Reading<String>,
     /// Time since boot in seconds.
     pub uptime_s: Reading<f64>,
     /// Load average over 1, 5 and 15 minutes.
@@ -153,6 +155,7 @@ impl Environment {
             hypervisor: hypervisor(root, cpuid),
             bpf_jit_enable: root.value("/proc/sys/net/core/bpf_jit_enable"),
             bpf_jit_harden: root.value("/proc/sys/net/core/bpf_jit_harden"),
+            boot_id: root.text("/proc/sys/kernel/random/boot_id"),
             uptime_s: uptime(root),
             load_average: load_average(root),
             memory_total_bytes: memory_total(root),

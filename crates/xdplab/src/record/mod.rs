@@ -4,7 +4,7 @@ pub mod slices;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -109,6 +109,23 @@ impl Record {
 #[derive(Deserialize)]
 struct Head {
     schema: String,
+}
+
+/// Where a record goes that the user gave no name for: `$XDG_STATE_HOME/xdplab/`, else `~/.local/state/xdplab/` (XDG Base
+/// Directory Specification), else the folder for temporary files; the folder is made.
+///
+/// # Errors
+/// The folder can't be made.
+pub fn default_path(command: &str) -> Result<PathBuf> {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")));
+    let folder = state.unwrap_or_else(std::env::temp_dir).join("xdplab");
+    fs::create_dir_all(&folder).map_err(|error| {
+        Error::io(format!("make the folder {}", folder.display()), "mkdir", &error)
+            .remedy("name the record's file with --record FILE")
+    })?;
+    let time = jiff::Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
+    Ok(folder.join(format!("{command}-{time}-{}.json", std::process::id())))
 }
 
 fn now() -> String {

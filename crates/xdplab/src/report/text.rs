@@ -14,13 +14,13 @@ use crate::verdict::{Reason, Verdict};
 #[must_use]
 pub fn case_text(environment: &Environment, case: &Case) -> String {
     let mut text = format!("{}\n{}\n\n", environment.one_line(), set_up(case));
-    text += &table(case).to_string();
-    text += "\n\n";
+    text += &table(case);
+    text += "\n";
     text += &resolution(case);
     for compared in &case.comparisons {
-        text += &explain(compared);
+        text += &why_inconclusive(&compared.candidate, &compared.verdict);
     }
-    text += "\nguards\n";
+    text += "\n";
     text += &guards(&case.guards);
     text
 }
@@ -47,21 +47,25 @@ fn set_up(case: &Case) -> String {
     )
 }
 
-fn table(case: &Case) -> Table {
-    let level = case.plan.level.get() * 100.0;
+fn table(case: &Case) -> String {
+    let interval = format!("{:.0} % interval", case.plan.level.get() * 100.0);
+    let header = ["variant", "ns/packet", &interval, "Mpps", "Δ ns", &interval, "Δ %", "verdict"];
+    let (baseline, candidates) = case.costs.split_at(case.costs.len().min(1));
+    let baseline = baseline.first();
+    let mut rows: Vec<_> = baseline.map(|cost| row(cost, baseline, None)).into_iter().collect();
+    rows.extend(candidates.iter().zip(&case.comparisons).map(|(cost, compared)| row(cost, baseline, Some(compared))));
+    aligned(&header, &[0, 7], rows)
+}
+
+/// Columns two blanks apart: those named in `left` to the left, numbers to the right, no blank at a line's end.
+pub(super) fn aligned(header: &[&str], left: &[usize], rows: Vec<Vec<String>>) -> String {
     let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    let interval = format!("{level:.0} % interval");
-    table.set_header(["variant", "ns/packet", &interval, "Mpps", "Δ ns", &interval, "Δ %", "verdict"]);
+    table.load_style(presets::NOTHING).set_header(header).add_rows(rows);
     for (index, column) in table.column_iter_mut().enumerate() {
-        column.set_cell_alignment(if index == 0 || index == 7 { CellAlignment::Left } else { CellAlignment::Right });
+        let alignment = if left.contains(&index) { CellAlignment::Left } else { CellAlignment::Right };
+        column.set_cell_alignment(alignment);
     }
-    let baseline = case.costs.first();
-    for cost in &case.costs {
-        let compared = case.comparisons.iter().find(|compared| compared.candidate == cost.variant);
-        table.add_row(row(cost, baseline, compared));
-    }
-    table
+    table.trim_fmt() + "\n"
 }
 
 fn row(cost: &Cost, baseline: Option<&Cost>, compared: Option<&Compared>) -> Vec<String> {
@@ -90,7 +94,7 @@ fn row(cost: &Cost, baseline: Option<&Cost>, compared: Option<&Compared>) -> Vec
 }
 
 /// The verdict in a word or two.
-fn verdict_word(verdict: &Verdict) -> String {
+pub(super) fn verdict_word(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Slower => "slower".into(),
         Verdict::Faster => "faster".into(),
@@ -115,17 +119,15 @@ fn resolution(case: &Case) -> String {
 }
 
 /// Why a verdict is inconclusive, and what would help; nothing for the others.
-fn explain(compared: &Compared) -> String {
-    let Verdict::Inconclusive { reasons, needs_seconds } = &compared.verdict else { return String::new() };
+pub(super) fn why_inconclusive(variant: &str, verdict: &Verdict) -> String {
+    let Verdict::Inconclusive { reasons, needs_seconds } = verdict else { return String::new() };
     let reasons: Vec<String> = reasons.iter().map(Reason::to_string).collect();
     let more = needs_seconds.map_or(String::new(), |seconds| format!("; needs about {seconds:.0} s more"));
-    format!("{}: inconclusive: {}{more}\n", compared.candidate, reasons.join("; "))
+    format!("{variant}: inconclusive: {}{more}\n", reasons.join("; "))
 }
 
 fn guards(guards: &[Guard]) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    for guard in guards {
+    let row = |guard: &Guard| {
         let outcome = match guard.outcome {
             GuardOutcome::Pass => "pass",
             GuardOutcome::Warn => "WARN",
@@ -135,7 +137,7 @@ fn guards(guards: &[Guard]) -> String {
             "" => guard.reason.clone(),
             remedy => format!("{}; {remedy}", guard.reason),
         };
-        table.add_row([outcome.to_owned(), guard.id.clone(), guard.value.clone(), text]);
-    }
-    table.to_string() + "\n"
+        vec![outcome.to_owned(), guard.id.clone(), guard.value.clone(), text]
+    };
+    aligned(&["guard", "", "number", "meaning"], &[0, 1, 2, 3], guards.iter().map(row).collect())
 }

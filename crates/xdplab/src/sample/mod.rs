@@ -3,5 +3,5 @@
 mod reader;
 mod schedule;
 
-pub use reader::{SliceLoss, SliceReader};
+pub use reader::{DispatcherCounts, SliceReader};
 pub use schedule::{Entry, Schedule};

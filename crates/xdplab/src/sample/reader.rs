@@ -10,24 +10,29 @@ use crate::stats::Slice;
 /// Bytes of `struct slice` in `bpf/dispatcher.bpf.c`.
 const SLICE_LEN: usize = 32;
 
-/// What the dispatcher could not do, summed over CPUs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SliceLoss {
+/// What the dispatcher counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DispatcherCounts {
+    /// Packets of each possible CPU.
+    pub cpu_packets: Vec<u64>,
     /// Slices that were timed and found the ring full.
     pub lost: u64,
     /// Packets whose program was not in the table; they got `XDP_ABORTED`.
     pub misses: u64,
 }
 
+/// `struct state` in `bpf/dispatcher.bpf.c`: seen and edge, program and index, position, start, lost, misses, before.
+type State = [u64; 7];
+
 /// The reading end of the dispatcher's ring.
 pub struct SliceReader {
     ring: RingBuf<MapData>,
-    states: PerCpuArray<MapData, [u64; 6]>,
+    states: PerCpuArray<MapData, State>,
     schedule: Schedule,
 }
 
 impl SliceReader {
-    pub(crate) fn new(ring: RingBuf<MapData>, states: PerCpuArray<MapData, [u64; 6]>, schedule: Schedule) -> Self {
+    pub(crate) fn new(ring: RingBuf<MapData>, states: PerCpuArray<MapData, State>, schedule: Schedule) -> Self {
         Self { ring, states, schedule }
     }
 
@@ -40,14 +45,25 @@ impl SliceReader {
         }
     }
 
-    /// What the dispatcher could not do so far.
+    /// What the dispatcher counted so far.
     ///
     /// # Errors
     /// The map could not be read.
-    pub fn loss(&self) -> Result<SliceLoss> {
-        let [.., lost, misses] = bpf::sum_per_cpu(&self.states, 0, "the dispatcher's state")?;
-        Ok(SliceLoss { lost, misses })
+    pub fn counts(&self) -> Result<DispatcherCounts> {
+        let states = self.states.get(&0, 0).map_err(|error| bpf::map_error("read the dispatcher's state", &error))?;
+        let seen = |state: &State| u64::from(first_half(state[0]));
+        Ok(DispatcherCounts {
+            cpu_packets: states.iter().map(|state| state[6] + seen(state)).collect(),
+            lost: states.iter().map(|state| state[4]).sum(),
+            misses: states.iter().map(|state| state[5]).sum(),
+        })
     }
+}
+
+/// The 32-bit field that comes first in memory among the two of a 64-bit word.
+fn first_half(word: u64) -> u32 {
+    let [a, b, c, d, ..] = word.to_ne_bytes();
+    u32::from_ne_bytes([a, b, c, d])
 }
 
 fn parse(bytes: &[u8], schedule: &Schedule) -> Option<Slice> {

@@ -1,0 +1,54 @@
+//! `xdplab compare`: records of two sides, by boots. Needs no privileges.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::{Ending, output};
+use crate::across;
+use crate::error::Result;
+use crate::record::Record;
+use crate::report;
+use crate::run::Plan;
+use crate::stats::Level;
+
+/// Options of compare.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Records of the baseline; several, one for each boot, are joined by commas
+    #[arg(value_name = "BASELINE", value_delimiter = ',', num_args = 1)]
+    baseline: Vec<PathBuf>,
+    /// Records of a candidate; several, one for each boot, are joined by commas
+    #[arg(value_name = "CANDIDATE", required = true)]
+    candidates: Vec<String>,
+    /// Call differences shown to be smaller than this equivalent, in ns per packet
+    #[arg(long, value_name = "NS")]
+    margin: Option<f64>,
+    /// Print one JSON object for each candidate
+    #[arg(long)]
+    json: bool,
+}
+
+/// Compares each candidate with the baseline.
+pub(crate) fn run(options: &Options) -> Result<Ending> {
+    let level = Level::default();
+    let baseline = read(options.baseline.iter().cloned())?;
+    for candidate in &options.candidates {
+        let records = read(candidate.split(',').map(PathBuf::from))?;
+        let rows = across::compare(&baseline, &records, level, Plan::FLOOR_NS, options.margin)?;
+        let differences = across::environment_differences(&baseline, &records);
+        if options.json {
+            let object = serde_json::json!({
+                "schema": "xdplab.compare/1", "candidate": candidate, "variants": rows, "environment": differences
+            });
+            output::text(&format!("{object}\n"))?;
+        } else {
+            output::text(&format!("{candidate}\n{}", report::across_text(&rows, &differences, level)))?;
+        }
+    }
+    Ok(Ending::Done)
+}
+
+fn read(paths: impl Iterator<Item = PathBuf>) -> Result<Vec<Record>> {
+    paths.map(|path| Record::read(&path)).collect()
+}

@@ -1,0 +1,56 @@
+//! A comparison of records as text for a terminal.
+
+use super::text::{aligned, verdict_word, why_inconclusive};
+use crate::across::{Across, EnvironmentDifference};
+use crate::run::Outcome;
+use crate::stats::Level;
+use crate::units::Nanos;
+
+/// Table, reasons and environment differences.
+#[must_use]
+pub fn across_text(rows: &[Across], differences: &[EnvironmentDifference], level: Level) -> String {
+    let interval = format!("{:.0} % interval", level.get() * 100.0);
+    let header =
+        ["variant", "baseline ns", "boots", "candidate ns", "boots", "Δ ns", &interval, "Δ Mpps", "Δ %", "verdict"];
+    let mut text = aligned(&header, &[0, 9], rows.iter().map(row).collect());
+    text += "\n";
+    for row in rows {
+        text += &why_inconclusive(&row.variant, &row.verdict);
+    }
+    match differences {
+        [] => text += "environment: no difference\n",
+        differences => {
+            text += "environment differs:\n";
+            for difference in differences {
+                let (before, after) = (difference.baseline.join(" | "), difference.candidate.join(" | "));
+                text += &format!("  {}: {before} -> {after}\n", difference.what);
+            }
+        }
+    }
+    text
+}
+
+fn row(across: &Across) -> Vec<String> {
+    let mean = |boots: &[f64]| boots.iter().sum::<f64>() / boots.len() as f64;
+    let (before, after) = (mean(&across.baseline_ns), mean(&across.candidate_ns));
+    let rate = |ns: f64| Nanos(ns).to_rate().map(|rate| rate.mpps());
+    let interval = match &across.comparison {
+        Outcome::Estimate(units) => {
+            let delta = &units.difference.delta;
+            format!("[{:+.2}, {:+.2}]", delta.low, delta.high)
+        }
+        Outcome::NotEnough(_) => "unknown".into(),
+    };
+    vec![
+        across.variant.clone(),
+        format!("{before:.2}"),
+        across.baseline_ns.len().to_string(),
+        format!("{after:.2}"),
+        across.candidate_ns.len().to_string(),
+        format!("{:+.2}", across.delta_ns),
+        interval,
+        rate(before).zip(rate(after)).map_or("n/a".into(), |(before, after)| format!("{:+.3}", after - before)),
+        format!("{:+.1}", 100.0 * across.delta_ns / before),
+        verdict_word(&across.verdict),
+    ]
+}
