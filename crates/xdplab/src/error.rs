@@ -112,24 +112,24 @@ impl Error {
     }
 }
 
+/// One line, whatever file names, records and the kernel put into it: control characters become blanks.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.kind {
-            ErrorKind::Syscall { call, errno, kernel_says } => {
-                write!(f, "can't {}: {call}: {errno:?} ({})", self.what, errno.desc())?;
-                if let Some(text) = kernel_says {
-                    write!(f, ": kernel says: {}", text.trim().replace('\n', " "))?;
-                }
-            }
+        let what = &self.what;
+        let mut text = match &self.kind {
+            ErrorKind::Syscall { call, errno, .. } => format!("can't {what}: {call}: {errno:?} ({})", errno.desc()),
             ErrorKind::Usage(why) | ErrorKind::Unsupported(why) | ErrorKind::Invalid(why) => {
-                write!(f, "can't {}: {why}", self.what)?;
+                format!("can't {what}: {why}")
             }
-            ErrorKind::Interrupted => write!(f, "interrupted: {}", self.what)?,
+            ErrorKind::Interrupted => format!("interrupted: {what}"),
+        };
+        if let ErrorKind::Syscall { kernel_says: Some(words), .. } = &self.kind {
+            text += &format!(": kernel says: {}", words.trim());
         }
-        match &self.remedy {
-            Some(remedy) => write!(f, "; {remedy}"),
-            None => Ok(()),
+        if let Some(remedy) = &self.remedy {
+            text += &format!("; {remedy}");
         }
+        f.write_str(&text.replace(char::is_control, " "))
     }
 }
 
@@ -147,5 +147,11 @@ mod tests {
             "can't attach native XDP to veth0 (ifindex 4): bpf(BPF_LINK_CREATE): ERANGE (Math result not \
              representable): kernel says: MTU too large for XDP; set its MTU to 3498 or less"
         );
+    }
+
+    #[test]
+    fn control_characters_of_others_do_not_reach_the_terminal() {
+        let error = Error::usage("read the record a\nb", "its schema is `\u{1b}[2J`").remedy("write\tanother");
+        assert_eq!(error.to_string(), "can't read the record a b: its schema is ` [2J`; write another");
     }
 }
