@@ -12,13 +12,16 @@ pub enum BindMode {
     #[default]
     Auto,
     /// The kernel copies each packet (`XDP_COPY`); any interface.
+    #[doc(alias = "XDP_COPY")]
     Copy,
     /// The device reads and writes the umem (`XDP_ZEROCOPY`); bind fails if the driver cannot.
+    #[doc(alias = "XDP_ZEROCOPY")]
     ZeroCopy,
 }
 
 /// The mode a socket was bound in, as the kernel tells (`XDP_OPTIONS`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[doc(alias = "XDP_OPTIONS")]
 pub enum Mode {
     /// The kernel copies each packet.
     Copy,
@@ -33,10 +36,13 @@ pub enum Mode {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BusyPoll {
     /// How long a call polls without packets (`SO_BUSY_POLL`), to the microsecond.
+    #[doc(alias = "SO_BUSY_POLL")]
     pub time: Duration,
     /// Most packets of one poll (`SO_BUSY_POLL_BUDGET`).
+    #[doc(alias = "SO_BUSY_POLL_BUDGET")]
     pub budget: u16,
     /// Let interrupts wait while the application polls (`SO_PREFER_BUSY_POLL`).
+    #[doc(alias = "SO_PREFER_BUSY_POLL")]
     pub prefer: bool,
 }
 
@@ -61,8 +67,10 @@ pub struct Config {
     /// Copy or zero-copy. A socket that shares a umem takes over the mode of the first.
     pub mode: BindMode,
     /// The kernel says when it must be woken (`XDP_USE_NEED_WAKEUP`).
+    #[doc(alias = "XDP_USE_NEED_WAKEUP")]
     pub need_wakeup: bool,
     /// Packets may span several frames (`XDP_USE_SG`). Linux 6.6. The XDP program must take fragments as well.
+    #[doc(alias = "XDP_USE_SG")]
     pub multi_buffer: bool,
     /// Busy polling.
     pub busy_poll: Option<BusyPoll>,

@@ -115,18 +115,23 @@ impl fmt::Debug for Frame {
 /// What to ask of the device for one packet (`xsk_tx_metadata`). Linux 6.8; the umem needs
 /// [`crate::TxMetadata`], and in zero-copy mode the device the feature ([`crate::DeviceFeatures`]).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "xsk_tx_metadata")]
 pub struct TxRequest {
     /// Compute the checksum over all bytes from `start` on and store it at `start + offset`, both counted from the
     /// first byte of the packet, as in `(34, 6)` for UDP over IPv4. The field must hold the pseudo-header's sum.
+    #[doc(alias = "XDP_TXMD_FLAGS_CHECKSUM")]
     pub checksum: Option<(u16, u16)>,
     /// Report when the packet was sent ([`crate::Completed::timestamp`]).
+    #[doc(alias = "XDP_TXMD_FLAGS_TIMESTAMP")]
     pub timestamp: bool,
     /// Send at this time of the device's clock, in nanoseconds. Linux 6.14.
+    #[doc(alias = "XDP_TXMD_FLAGS_LAUNCH_TIME")]
     pub launch_time: Option<u64>,
 }
 
 /// A packet or a part of one: a range of bytes in a frame.
 #[derive(Debug)]
+#[doc(alias = "xdp_desc")]
 pub struct Segment {
     frame: Frame,
     offset: u32,
@@ -179,6 +184,7 @@ impl Segment {
 
     /// Whether the packet goes on in the next segment (`XDP_PKT_CONTD`). Linux 6.6.
     #[must_use]
+    #[doc(alias = "XDP_PKT_CONTD")]
     pub fn continues(&self) -> bool {
         self.options & uapi::XDP_PKT_CONTD != 0
     }

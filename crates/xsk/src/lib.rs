@@ -6,6 +6,8 @@ mod device;
 mod error;
 mod frame;
 mod netdev;
+#[cfg(feature = "page-pool")]
+mod page_pool_source;
 mod pool;
 mod ring;
 mod rings;
@@ -19,6 +21,8 @@ pub use device::{ifindex, queue_count, queue_is_free};
 pub use error::{Error, Result, Ring};
 pub use frame::{Completed, Frame, Segment, TxRequest};
 pub use netdev::DeviceFeatures;
+#[cfg(feature = "page-pool")]
+pub use page_pool_source::PagePool;
 pub use pool::{FramePool, FrameSource};
 pub use rings::{CompletionDrain, CompletionRing, FillRing, RxDrain, RxRing, TxRing};
 pub use socket::{Socket, Statistics};

@@ -20,6 +20,7 @@ mod tests;
 
 /// Gives the kernel frames to receive into.
 #[derive(Debug)]
+#[doc(alias = "XDP_UMEM_FILL_RING")]
 pub struct FillRing {
     ring: Producer<Mapped<u64>>,
     link: Arc<Link>,
@@ -97,6 +98,7 @@ impl FillRing {
 
 /// Received packets.
 #[derive(Debug)]
+#[doc(alias = "XDP_RX_RING")]
 pub struct RxRing {
     ring: Consumer<Mapped<xdp_desc>>,
     link: Arc<Link>,
@@ -190,6 +192,7 @@ impl Drop for RxDrain<'_> {
 
 /// Packets to send.
 #[derive(Debug)]
+#[doc(alias = "XDP_TX_RING")]
 pub struct TxRing {
     ring: Producer<Mapped<xdp_desc>>,
     link: Arc<Link>,
@@ -360,6 +363,7 @@ pub(crate) enum Wake {
 
 /// Sent frames coming back.
 #[derive(Debug)]
+#[doc(alias = "XDP_UMEM_COMPLETION_RING")]
 pub struct CompletionRing {
     ring: Consumer<Mapped<u64>>,
     link: Arc<Link>,

@@ -16,6 +16,7 @@ use crate::umem::Umem;
 
 /// What the kernel counted for a socket (`XDP_STATISTICS`). `None` before Linux 5.9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "XDP_STATISTICS")]
 pub struct Statistics {
     /// Packets dropped on receive for other reasons: too long for a frame, no frame in the fill ring (copy mode), …
     pub rx_dropped: u64,

@@ -50,6 +50,7 @@ impl Pages {
 
 /// Room for requests to the device before each packet to send (`xsk_tx_metadata`). Linux 6.8.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(alias = "XDP_UMEM_TX_METADATA_LEN")]
 pub enum TxMetadata {
     /// No room; [`crate::Segment::request`] is refused.
     #[default]
@@ -57,6 +58,7 @@ pub enum TxMetadata {
     /// Room for the requests; what the device can do is in [`crate::DeviceFeatures`].
     Enabled,
     /// As `Enabled`, and the kernel computes checksums in software in copy mode (`XDP_UMEM_TX_SW_CSUM`). For tests.
+    #[doc(alias = "XDP_UMEM_TX_SW_CSUM")]
     SoftwareChecksum,
 }
 
@@ -72,6 +74,7 @@ pub struct UmemConfig {
     /// Pages to use.
     pub pages: Pages,
     /// Frames may have any size and cross pages (`XDP_UMEM_UNALIGNED_CHUNK_FLAG`).
+    #[doc(alias = "XDP_UMEM_UNALIGNED_CHUNK_FLAG")]
     pub unaligned: bool,
     /// Room for requests to the device.
     pub tx_metadata: TxMetadata,
@@ -327,6 +330,7 @@ impl Drop for Anchor {
 ///
 /// The memory is registered with the kernel when the first socket is bound, and shared by those that follow.
 #[derive(Clone)]
+#[doc(alias = "XDP_UMEM_REG")]
 pub struct Umem {
     anchor: Arc<Anchor>,
 }

@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
 use crate::needs::{Need, Tests};
 use crate::support::bpf::Redirect;
 use crate::support::in_lab;
@@ -24,6 +26,8 @@ pub(crate) fn add(tests: &mut Tests) {
     });
     tests.add("sockets_can_do_without_one_of_the_rings", Need::Nothing, one_sided_sockets);
     tests.add("sharing_a_umem_with_other_flags_is_refused", Need::Nothing, sharing_with_other_flags);
+    tests.add("a_umem_over_the_memlock_limit_says_how_much_it_needs", Need::Nothing, memlock_limit);
+    tests.add("a_socket_without_the_right_to_it_says_which", Need::Nothing, no_capability);
     tests.add("frames_of_another_umem_are_refused", Need::Nothing, foreign_frames);
 }
 
@@ -183,5 +187,47 @@ fn foreign_frames() {
         assert!(near.socket.tx.send(packets).is_err());
         assert_eq!(other.collect(), 2, "frames refused are free");
         near.check_ledger();
+    });
+}
+
+/// Takes a capability from the calling thread.
+#[expect(unsafe_code, reason = "capset(2)")]
+fn drop_capability(capability: u32) {
+    const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+    let header = [LINUX_CAPABILITY_VERSION_3, 0];
+    // Effective, permitted, inheritable; low and high words.
+    let mut sets = [0u32; 6];
+    // SAFETY: header and sets have the layout of version 3.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) }, 0);
+    sets[0] &= !(1 << capability);
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_capset, header.as_ptr(), sets.as_ptr()) }, 0);
+}
+
+fn memlock_limit() {
+    const CAP_IPC_LOCK: u32 = 14;
+    in_lab(1, 1500, |lab| {
+        // No other test minds the limit: their threads keep the capability to exceed it.
+        let (soft, hard) = getrlimit(Resource::RLIMIT_MEMLOCK).unwrap();
+        setrlimit(Resource::RLIMIT_MEMLOCK, 64 << 10, hard).unwrap();
+        drop_capability(CAP_IPC_LOCK);
+        let umem = Umem::new(node::layout()).unwrap();
+        let outcome = Socket::bind(&umem, lab.near, 0, &node::config());
+        setrlimit(Resource::RLIMIT_MEMLOCK, soft, hard).unwrap();
+        assert_eq!(
+            outcome.unwrap_err().to_string(),
+            "umem of 512 frames of 2048 bytes: setsockopt(XDP_UMEM_REG): ENOBUFS: raise RLIMIT_MEMLOCK (ulimit -l) to \
+             1024 KiB or add CAP_IPC_LOCK"
+        );
+    });
+}
+
+fn no_capability() {
+    const CAP_NET_RAW: u32 = 13;
+    in_lab(1, 1500, |lab| {
+        drop_capability(CAP_NET_RAW);
+        let umem = Umem::new(node::layout()).unwrap();
+        let error = Socket::bind(&umem, lab.near, 0, &node::config()).unwrap_err().to_string();
+        assert_eq!(error, "socket: socket(AF_XDP): EPERM: run as root, or with CAP_NET_RAW");
     });
 }

@@ -6,7 +6,7 @@ use std::thread;
 use libtest_mimic::{Failed, Trial};
 use xsk::{Config, Socket, TxMetadata, Umem, UmemConfig};
 
-use crate::support::Lab;
+use crate::support::{Lab, netlink};
 
 /// A need beyond root and AF_XDP.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,17 +52,17 @@ impl Tests {
             Need::MultiBuffer => &self.multi_buffer,
             Need::TxMetadata => &self.tx_metadata,
         };
-        let trial = match lack {
+        let trial = match lack.clone() {
             None => Trial::test(name, move || {
                 test();
                 Ok(())
             }),
-            Some(Lack::Setup(reason)) if self.required => {
-                let reason = reason.clone();
-                Trial::test(name, move || Err(Failed::from(reason)))
-            }
-            Some(Lack::Setup(reason) | Lack::Kernel(reason)) => {
-                Trial::test(name, || Ok(())).with_kind(reason).with_ignored_flag(true)
+            // Run all the same (`--ignored`), an ignored test fails.
+            Some(lack) => {
+                let ignored = !self.required || matches!(lack, Lack::Kernel(_));
+                let (Lack::Setup(reason) | Lack::Kernel(reason)) = lack;
+                let kind = if ignored { reason.clone() } else { String::new() };
+                Trial::test(name, || Err(Failed::from(reason))).with_kind(kind).with_ignored_flag(ignored)
             }
         };
         self.trials.push(trial);
@@ -80,24 +80,35 @@ fn missing_base() -> Option<Lack> {
     if let Err(error) = nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET) {
         return Some(Lack::Setup(format!("no network namespace: {error}")));
     }
-    // Queue 0 of the loopback interface of the new namespace takes a socket in copy mode.
-    match xsk::queue_is_free(1, 0) {
-        Ok(_) => None,
-        Err(error) if error.errno() == Some(libc::EAFNOSUPPORT) => Some(Lack::Kernel("kernel without AF_XDP".into())),
-        Err(error) => Some(Lack::Setup(error.to_string())),
+    if let Err(error) = netlink::add_veth("near", "far", 1, 1500) {
+        let lacks_veth = error.raw_os_error() == Some(libc::EOPNOTSUPP);
+        return Some(if lacks_veth {
+            Lack::Kernel("kernel without veth".into())
+        } else {
+            Lack::Setup(error.to_string())
+        });
     }
+    // Queue 0 of the loopback interface of the new namespace takes a socket in copy mode.
+    lack(xsk::queue_is_free(1, 0), libc::EAFNOSUPPORT)
+}
+
+/// What is missing, if anything; `unknown` is the errno by which the kernel says that it does not know the feature.
+fn lack<T>(result: xsk::Result<T>, unknown: i32) -> Option<Lack> {
+    let error = result.err()?;
+    let reason = error.to_string();
+    Some(if error.errno() == Some(unknown) { Lack::Kernel(reason) } else { Lack::Setup(reason) })
 }
 
 fn missing_multi_buffer() -> Option<Lack> {
     let lab = Lab::new(1, 1500);
     let umem = Umem::new(UmemConfig { frames: 2, ..UmemConfig::default() }).unwrap();
     let config = Config { multi_buffer: true, ..Config::default() };
-    Socket::bind(&umem, lab.near, 0, &config).err().map(|error| Lack::Kernel(error.to_string()))
+    lack(Socket::bind(&umem, lab.near, 0, &config), libc::EINVAL)
 }
 
 fn missing_tx_metadata() -> Option<Lack> {
     let lab = Lab::new(1, 1500);
     let layout = UmemConfig { frames: 2, tx_metadata: TxMetadata::Enabled, ..UmemConfig::default() };
     let umem = Umem::new(layout).unwrap();
-    Socket::bind(&umem, lab.near, 0, &Config::default()).err().map(|error| Lack::Kernel(error.to_string()))
+    lack(Socket::bind(&umem, lab.near, 0, &Config::default()), libc::EINVAL)
 }

@@ -17,6 +17,8 @@ pub(crate) fn add(tests: &mut Tests) {
     tests.add("every_packet_arrives_once_on_4_queues", nothing, || exact_counts(4));
     tests.add("four_queues_share_one_umem", nothing, four_queues_share_one_umem);
     tests.add("two_devices_share_one_umem", nothing, two_devices_share_one_umem);
+    #[cfg(feature = "page-pool")]
+    tests.add("frames_of_a_page_pool_go_round", nothing, frames_of_a_page_pool);
     tests.add("a_umem_outlives_the_socket_that_registered_it", nothing, first_sharer_closes);
     tests.add("rings_of_a_socket_work_on_threads_of_their_own", nothing, rings_on_threads);
 }
@@ -131,6 +133,38 @@ fn two_devices_share_one_umem() {
         check_ledger(&umem, &[&pool], &[&near, &far]);
         let error = Socket::bind(&umem, lab.far, 0, &node::config()).unwrap_err().to_string();
         assert!(error.contains("EINVAL: a further socket of a umem needs a queue of its own"), "{error}");
+    });
+}
+
+#[cfg(feature = "page-pool")]
+fn frames_of_a_page_pool() {
+    in_lab(1, 1500, |lab| {
+        const PACKETS: u64 = 2000;
+        let redirect = Redirect::attach(lab.far).unwrap();
+        let umem = Umem::new(node::layout()).unwrap();
+        let mut pool = xsk::PagePool::new(&umem).unwrap();
+        let mut near = Node::new(lab.near, 0);
+        let mut far = Socket::bind(&umem, lab.far, 0, &node::config()).unwrap();
+        redirect.insert(&far).unwrap();
+        let mut next = 0;
+        while next < PACKETS {
+            far.fill.refill(&mut pool, 64).unwrap();
+            let end = next + near.send(next, 50, 60);
+            while next < end && far.rx.wait(PATIENCE).unwrap() {
+                for segment in far.rx.drain(64) {
+                    assert_eq!(node::number(&segment), next);
+                    next += 1;
+                    pool.give(segment.into_frame());
+                }
+            }
+            assert_eq!(next, end, "all packets sent arrive");
+            let (ledger, pooled) = (umem.ledger(), pool.ledger());
+            assert_eq!(u64::from(ledger.rx), far.rx_frames());
+            assert_eq!((pooled.kernel, ledger.parked + ledger.rx), (ledger.rx, ledger.frames), "pool + rings = all");
+        }
+        drop(far);
+        pool.collect();
+        assert_eq!((umem.ledger().parked, pool.ledger().outstanding()), (512, 0));
     });
 }
 
