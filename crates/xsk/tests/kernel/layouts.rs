@@ -1,9 +1,6 @@
 //! Umems of other layouts, and packets of several frames.
 
-use std::fs;
-use std::sync::Mutex;
-
-use crate::needs::{Need, Tests};
+use crate::needs::{HugePages, Need, Tests};
 use crate::support::bpf::Redirect;
 use crate::support::in_lab;
 use crate::support::node::{self, Node, OFFSET, PATIENCE};
@@ -12,7 +9,7 @@ use xsk::{Config, FrameSource, Pages, Segment, UmemConfig};
 pub(crate) fn add(tests: &mut Tests) {
     tests.add("packets_start_after_the_headroom", Need::Nothing, headroom);
     tests.add("unaligned_frames_carry_packets", Need::Nothing, || layout_carries_packets(unaligned(Pages::Base)));
-    tests.add("huge_pages_carry_packets", Need::Nothing, huge_pages);
+    tests.add("huge_pages_carry_packets", Need::HugePages, huge_pages);
     tests.add("jumbo_frames_cross_in_several_segments", Need::MultiBuffer, jumbo);
     tests.add("single_buffer_sockets_drop_jumbo_frames_and_say_so", Need::MultiBuffer, jumbo_without_multi_buffer);
     tests.add("a_packet_of_18_segments_is_sent_and_one_of_19_refused", Need::MultiBuffer, most_segments);
@@ -61,20 +58,7 @@ fn headroom() {
 }
 
 fn huge_pages() {
-    // Set aside for this test, and given back after it. One test at a time, as the count is the machine's.
-    static COUNT: Mutex<()> = Mutex::new(());
-    const FILE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
-    struct Restore(String);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            fs::write(FILE, &self.0).unwrap();
-        }
-    }
-    let _one_at_a_time = COUNT.lock().unwrap();
-    let before = fs::read_to_string(FILE).unwrap();
-    let wanted = before.trim().parse::<u32>().unwrap() + 4;
-    let _restore = Restore(before);
-    fs::write(FILE, wanted.to_string()).unwrap();
+    let _pages = HugePages::set_aside(4).unwrap();
     layout_carries_packets(UmemConfig { pages: Pages::Huge2M, ..node::layout() });
     layout_carries_packets(unaligned(Pages::Huge2M));
 }

@@ -1,7 +1,7 @@
 //! What a test needs of the machine, and what becomes of it otherwise.
 
-use std::env;
-use std::thread;
+use std::fs::{self, File};
+use std::{env, io, thread};
 
 use libtest_mimic::{Failed, Trial};
 use xsk::{Config, Socket, TxMetadata, Umem, UmemConfig};
@@ -14,6 +14,7 @@ pub(crate) enum Need {
     Nothing,
     MultiBuffer,
     TxMetadata,
+    HugePages,
 }
 
 /// Why a test cannot run.
@@ -29,6 +30,7 @@ pub(crate) struct Tests {
     base: Option<Lack>,
     multi_buffer: Option<Lack>,
     tx_metadata: Option<Lack>,
+    huge_pages: Option<Lack>,
     required: bool,
     trials: Vec<Trial>,
 }
@@ -40,6 +42,7 @@ impl Tests {
         Self {
             multi_buffer: lacks(missing_multi_buffer),
             tx_metadata: lacks(missing_tx_metadata),
+            huge_pages: lacks(missing_huge_pages),
             base,
             required: env::var_os("XDPLAB_REQUIRE_KERNEL_TESTS").is_some_and(|value| value == "1"),
             trials: Vec::new(),
@@ -51,6 +54,7 @@ impl Tests {
             Need::Nothing => &self.base,
             Need::MultiBuffer => &self.multi_buffer,
             Need::TxMetadata => &self.tx_metadata,
+            Need::HugePages => &self.huge_pages,
         };
         let trial = match lack.clone() {
             None => Trial::test(name, move || {
@@ -111,4 +115,43 @@ fn missing_tx_metadata() -> Option<Lack> {
     let layout = UmemConfig { frames: 2, tx_metadata: TxMetadata::Enabled, ..UmemConfig::default() };
     let umem = Umem::new(layout).unwrap();
     lack(Socket::bind(&umem, lab.near, 0, &Config::default()), libc::EINVAL)
+}
+
+fn missing_huge_pages() -> Option<Lack> {
+    match HugePages::set_aside(4) {
+        Ok(_) => None,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Some(Lack::Kernel("kernel without huge pages".into())),
+        Err(error) => Some(Lack::Setup(format!("no huge pages: {error}"))),
+    }
+}
+
+/// Huge pages of 2 MiB set aside for a test, and given back after it.
+pub(crate) struct HugePages {
+    before: String,
+    // Locked, as the count is the machine's: one test at a time, also of those in other processes.
+    _lock: File,
+}
+
+impl HugePages {
+    const FILE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+
+    pub(crate) fn set_aside(count: u32) -> io::Result<Self> {
+        let lock = File::open(Self::FILE)?;
+        lock.lock()?;
+        let before = fs::read_to_string(Self::FILE)?;
+        let read = |text: &str| text.trim().parse::<u32>().map_err(io::Error::other);
+        let wanted = read(&before)? + count;
+        let pages = Self { before, _lock: lock };
+        fs::write(Self::FILE, wanted.to_string())?;
+        if read(&fs::read_to_string(Self::FILE)?)? < wanted {
+            return Err(io::Error::other("memory too fragmented"));
+        }
+        Ok(pages)
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        fs::write(Self::FILE, &self.before).unwrap();
+    }
 }
