@@ -24,7 +24,8 @@ pub(crate) struct Rings {
     pub(crate) completion: Mapped<u64>,
 }
 
-pub(crate) fn bind(umem: &Umem, ifindex: u32, queue: u32, config: &Config) -> Result<(Rings, Link)> {
+/// Binds a socket, and lets those that follow share the umem through it.
+pub(crate) fn bind(umem: &Umem, ifindex: u32, queue: u32, config: &Config) -> Result<(Rings, Arc<Link>)> {
     config.check()?;
     let _binding = umem.shared().binding.lock().unwrap_or_else(PoisonError::into_inner);
     let sharer = sharer(umem, ifindex, queue, config)?;
@@ -56,6 +57,8 @@ pub(crate) fn bind(umem: &Umem, ifindex: u32, queue: u32, config: &Config) -> Re
         let probe = Probe::new().map_err(|source| target.error("socket(AF_XDP) of a probe", "free memory", source))?;
         link.lease.wait_for(Release { probe, ifindex, queue });
     }
+    let link = Arc::new(link);
+    umem.shared().sockets().bound.push(Arc::downgrade(&link));
     Ok((rings, link))
 }
 

@@ -114,6 +114,19 @@ impl fmt::Debug for Frame {
 
 /// What to ask of the device for one packet (`xsk_tx_metadata`). Linux 6.8; the umem needs
 /// [`crate::TxMetadata`], and in zero-copy mode the device the feature ([`crate::DeviceFeatures`]).
+///
+/// ```
+/// use xsk::{Segment, TxMetadata, TxRequest, Umem, UmemConfig};
+///
+/// # fn main() -> xsk::Result<()> {
+/// let umem = Umem::new(UmemConfig { frames: 8, tx_metadata: TxMetadata::Enabled, ..UmemConfig::default() })?;
+/// let frame = umem.take_free().next().expect("a new umem has free frames");
+/// let mut packet = frame.into_segment(Segment::MIN_REQUEST_OFFSET, 60)?;
+/// // UDP over IPv4 without options: the datagram starts at byte 34, its checksum is 6 bytes further.
+/// packet.request(&TxRequest { checksum: Some((34, 6)), timestamp: true, ..TxRequest::default() })?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "xsk_tx_metadata")]
 pub struct TxRequest {

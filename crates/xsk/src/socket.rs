@@ -208,8 +208,6 @@ impl Socket {
     /// stays taken for [`Config::bind_timeout`]. Nothing is left behind.
     pub fn bind(umem: &Umem, ifindex: u32, queue: u32, config: &Config) -> Result<Self> {
         let (rings, link) = bind::bind(umem, ifindex, queue, config)?;
-        let link = Arc::new(link);
-        umem.shared().sockets().bound.push(Arc::downgrade(&link));
         Ok(Self {
             fill: FillRing::new(rings.fill, Arc::clone(&link)),
             rx: RxRing::new(rings.rx, Arc::clone(&link)),
