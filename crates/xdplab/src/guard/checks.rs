@@ -32,6 +32,7 @@ pub fn run_guards(observed: &Observed, asked_mode: XdpMode, variants: &[String])
         enough_slices(observed, variants),
     ];
     guards.extend(lost_slices(observed));
+    guards.extend(interrupted(observed));
     guards
 }
 
@@ -281,6 +282,18 @@ fn enough_slices(observed: &Observed, variants: &[String]) -> Guard {
         return Guard::pass("slices", value, format!("{MIN_SLICES} are needed"));
     }
     Guard::fail("slices", value, format!("{MIN_SLICES} are needed"), "run longer")
+}
+
+fn interrupted(observed: &Observed) -> Option<Guard> {
+    observed.interrupted.then(|| {
+        let value = format!("after {:.1} s", observed.seconds);
+        Guard::warn(
+            "interrupted",
+            value,
+            "the user ended the run before its time",
+            "let it run for what it was asked to",
+        )
+    })
 }
 
 fn lost_slices(observed: &Observed) -> Option<Guard> {

@@ -4,8 +4,9 @@
 //! thread (`bpf_test_timer_continue()` in net/bpf/test_run.c).
 #![expect(unsafe_code, reason = "a signal handler is installed by an unsafe call")]
 
-use std::sync::Once;
+use std::sync::OnceLock;
 
+use nix::errno::Errno;
 use nix::sys::pthread::{Pthread, pthread_kill};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 
@@ -21,17 +22,14 @@ extern "C" fn nothing(_: nix::libc::c_int) {}
 /// # Errors
 /// `sigaction` failed.
 pub fn prepare() -> Result<()> {
-    static INSTALLED: Once = Once::new();
-    let mut result = Ok(());
-    INSTALLED.call_once(|| {
+    static INSTALLED: OnceLock<Result<(), Errno>> = OnceLock::new();
+    let installed = INSTALLED.get_or_init(|| {
         let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::empty(), SigSet::empty());
         // SAFETY: the handler does nothing, which is async-signal-safe, and replaces nobody's: this process sets no other
         // handler for the signal.
-        result = unsafe { sigaction(SIGNAL, &action) }
-            .map(|_| ())
-            .map_err(|errno| Error::syscall("install the handler that ends long calls", "sigaction", errno));
+        unsafe { sigaction(SIGNAL, &action) }.map(|_| ())
     });
-    result
+    installed.map_err(|errno| Error::syscall("install the handler that ends long calls", "sigaction", errno))
 }
 
 /// Interrupts the system call that `thread` is in, if it is in one.
