@@ -204,3 +204,27 @@ const _: () = {
     assert!(offset_of!(xsk_tx_metadata, launch_time) == 16);
     assert!(TX_TIMESTAMP_OFFSET == 8);
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each definition that the libc crate has too, against it.
+    macro_rules! same_as_libc {
+        ($($name:ident)*) => {
+            $(assert_eq!(i128::from($name), i128::from(libc::$name), stringify!($name));)*
+        };
+    }
+
+    #[test]
+    fn definitions_agree_with_those_of_libc() {
+        same_as_libc!(AF_XDP SOL_XDP XDP_SHARED_UMEM XDP_COPY XDP_ZEROCOPY XDP_USE_NEED_WAKEUP XDP_USE_SG);
+        same_as_libc!(XDP_UMEM_UNALIGNED_CHUNK_FLAG XDP_UMEM_TX_SW_CSUM XDP_UMEM_TX_METADATA_LEN);
+        same_as_libc!(XDP_MMAP_OFFSETS XDP_RX_RING XDP_TX_RING XDP_UMEM_REG XDP_UMEM_FILL_RING);
+        same_as_libc!(XDP_UMEM_COMPLETION_RING XDP_STATISTICS XDP_OPTIONS XDP_OPTIONS_ZEROCOPY XDP_RING_NEED_WAKEUP);
+        same_as_libc!(XDP_PGOFF_RX_RING XDP_PGOFF_TX_RING XDP_UMEM_PGOFF_FILL_RING XDP_UMEM_PGOFF_COMPLETION_RING);
+        same_as_libc!(XSK_UNALIGNED_BUF_OFFSET_SHIFT XSK_UNALIGNED_BUF_ADDR_MASK XDP_PKT_CONTD XDP_TX_METADATA);
+        same_as_libc!(XDP_TXMD_FLAGS_TIMESTAMP XDP_TXMD_FLAGS_CHECKSUM);
+        same_as_libc!(SO_BUSY_POLL SO_PREFER_BUSY_POLL SO_BUSY_POLL_BUDGET);
+    }
+}
