@@ -10,7 +10,7 @@ use crate::guard::{self, Guard};
 use crate::netlink::XdpMode;
 use crate::observed::Observed;
 use crate::packet::{FlowSpec, FrameSize};
-use crate::stats::{self, Absolute, Comparison, Level, NotEnough};
+use crate::stats::{self, Absolute, Comparison, Level, NotEnough, Slice};
 use crate::topology::Placement;
 use crate::verdict::{self, Verdict};
 
@@ -224,39 +224,69 @@ pub fn compare(plan: &Plan, rig: &mut dyn Rig, progress: &mut dyn Progress, stop
 /// What the observations say. Pure: the same plan and observations give the same case, bit for bit.
 #[must_use]
 pub fn analyse(plan: Plan, observed: Observed) -> Case {
-    let slices = &observed.slices;
     let names: Vec<String> = plan.variants().iter().map(ToString::to_string).collect();
-    let costs = (0u16..)
-        .zip(&names)
-        .filter(|(index, _)| *index != CONTROL)
-        .map(|(index, name)| Cost { variant: name.clone(), cost: stats::absolute(slices, index, plan.level).into() })
-        .collect();
-    let control = stats::compare(slices, BASELINE, CONTROL, plan.level).ok();
+    let control = stats::compare(&observed.slices, BASELINE, CONTROL, plan.level).ok();
     let mut guards = guard::run_guards(&observed, plan.xdp_mode, &names);
     guards.extend(control.as_ref().map(guard::control));
-    let comparisons = compare_all(&plan, &observed, control.as_ref(), &guard::failed(&guards));
+    let rules = Rules { level: plan.level, floor_ns: plan.floor_ns, margin_ns: plan.margin_ns };
+    let Weighed { costs, comparisons } =
+        weigh(&observed.slices, &names, control.as_ref(), rules, &guard::failed(&guards));
     Case { plan, costs, control, comparisons, guards, observed }
 }
 
-fn compare_all(plan: &Plan, observed: &Observed, control: Option<&Comparison>, failed: &[String]) -> Vec<Compared> {
-    let compared: Vec<(String, std::result::Result<Comparison, NotEnough>)> = (FIRST_CANDIDATE..)
-        .zip(&plan.candidates)
-        .map(|(index, spec)| (spec.to_string(), stats::compare(&observed.slices, BASELINE, index, plan.level)))
+/// What a verdict goes by.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Confidence of the intervals.
+    pub level: Level,
+    /// Effects up to this are not called slower or faster, in ns.
+    pub floor_ns: f64,
+    /// Effects shown to be smaller than this are called equivalent, in ns.
+    pub margin_ns: Option<f64>,
+}
+
+/// Costs and comparisons of slices.
+pub struct Weighed {
+    /// What each variant costs, without the control.
+    pub costs: Vec<Cost>,
+    /// Each candidate against the baseline.
+    pub comparisons: Vec<Compared>,
+}
+
+/// Costs and verdicts from slices whose variants are baseline, control and candidates, named in `names`.
+#[must_use]
+pub fn weigh(
+    slices: &[Slice],
+    names: &[String],
+    control: Option<&Comparison>,
+    rules: Rules,
+    failed: &[String],
+) -> Weighed {
+    let costs = (0u16..)
+        .zip(names)
+        .filter(|(index, _)| *index != CONTROL)
+        .map(|(index, name)| Cost { variant: name.clone(), cost: stats::absolute(slices, index, rules.level).into() })
+        .collect();
+    let compared: Vec<_> = (0u16..)
+        .zip(names)
+        .filter(|(index, _)| *index >= FIRST_CANDIDATE)
+        .map(|(index, name)| (name.clone(), stats::compare(slices, BASELINE, index, rules.level)))
         .collect();
     let p_values: Vec<f64> =
         compared.iter().filter_map(|(_, comparison)| Some(comparison.as_ref().ok()?.difference.p_value)).collect();
     let mut adjusted = stats::benjamini_hochberg(&p_values).into_iter();
-    compared
+    let comparisons = compared
         .into_iter()
         .map(|(candidate, comparison)| {
             let adjusted_p_value = if comparison.is_ok() { adjusted.next() } else { None };
             let verdict = match &comparison {
                 Ok(comparison) => {
-                    verdict::decide(comparison, control, plan.floor_ns, plan.margin_ns, adjusted_p_value, failed)
+                    verdict::decide(comparison, control, rules.floor_ns, rules.margin_ns, adjusted_p_value, failed)
                 }
                 Err(reason) => verdict::not_enough(reason, failed),
             };
             Compared { candidate, comparison: comparison.into(), adjusted_p_value, verdict }
         })
-        .collect()
+        .collect();
+    Weighed { costs, comparisons }
 }
