@@ -144,10 +144,10 @@ fn aborted(observed: &Observed) -> Guard {
     let sum = |reading: &Reading<std::collections::BTreeMap<String, u64>>| {
         reading.known().map_or(0, |counts| counts.values().sum::<u64>())
     };
-    let bad = observed.ledger.aborted
-        + observed.packets_without_program
-        + sum(&observed.exceptions)
-        + sum(&observed.redirect_errors);
+    // Each packet that a program aborts is an exception as well.
+    let by_exceptions = observed.exceptions.known().and_then(|counts| counts.get("XDP_ABORTED")).copied().unwrap_or(0);
+    let aborted = (observed.ledger.aborted + observed.packets_without_program).max(by_exceptions);
+    let bad = aborted + (sum(&observed.exceptions) - by_exceptions) + sum(&observed.redirect_errors);
     if bad > 0 {
         return Guard::fail(
             ID,
