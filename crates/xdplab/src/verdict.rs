@@ -132,7 +132,9 @@ pub fn decide(
         (decided, _) => decided,
     };
     decided.unwrap_or_else(|reasons| {
-        let needs_seconds = comparison.seconds_needed(margin_ns.unwrap_or(floor_ns)).filter(|&seconds| seconds > 0.0);
+        let time_helps = failed_guards.is_empty() && comparison.layout_included;
+        let needs_seconds = comparison.seconds_needed(margin_ns.unwrap_or(floor_ns));
+        let needs_seconds = needs_seconds.filter(|&seconds| time_helps && seconds > 0.0);
         Verdict::Inconclusive { reasons, needs_seconds }
     })
 }
