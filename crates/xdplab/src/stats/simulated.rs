@@ -13,8 +13,10 @@ pub(super) struct Machine {
     pub(super) copies: u16,
     /// Standard deviation between copies of a variant.
     pub(super) layout_sd: f64,
-    /// Standard deviation of a slice; half of it lies above the typical value only (exponential).
+    /// Standard deviation of a slice.
     pub(super) slice_sd: f64,
+    /// The part of that deviation that is exponential, so that slices lie further above the typical one than below.
+    pub(super) skew: f64,
     /// Times which slices of every variant but the first deviate more.
     pub(super) candidate_noise: f64,
     /// Share of slices that take 2 to 10 times as long.
@@ -41,6 +43,7 @@ impl Default for Machine {
             copies: 4,
             layout_sd: 0.0,
             slice_sd: 2.0,
+            skew: 0.5,
             candidate_noise: 1.0,
             slow_share: 0.03,
             drift_sd: 0.03,
@@ -82,12 +85,14 @@ impl Machine {
                 }
                 for &(variant, copy, cost) in &copies {
                     let kept = (-cost * f64::from(PACKETS) / (self.drift_seconds * 1e9)).exp();
-                    for drift in own.iter_mut().chain([&mut shared]) {
+                    let own_drifts = if self.own_drift_sd > 0.0 { own.iter_mut() } else { [].iter_mut() };
+                    for drift in own_drifts.chain([&mut shared]) {
                         *drift = *drift * kept + (1.0 - kept * kept).sqrt() * normal(&mut random);
                     }
                     let exponential = -(1.0 - random.random::<f64>()).ln();
                     let sd = if variant == 0 { self.slice_sd } else { self.slice_sd * self.candidate_noise };
-                    let noise = sd * (0.866 * normal(&mut random) + 0.5 * (exponential - 1.0));
+                    let noise =
+                        sd * ((1.0 - self.skew.powi(2)).sqrt() * normal(&mut random) + self.skew * (exponential - 1.0));
                     let level = speed * (1.0 + self.drift_sd * shared);
                     let slow =
                         if random.random::<f64>() < self.slow_share { random.random_range(2.0..10.0) } else { 1.0 };

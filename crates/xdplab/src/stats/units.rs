@@ -39,3 +39,41 @@ pub fn compare_units(baseline: &[f64], candidate: &[f64], level: Level) -> Resul
         candidate_units,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_result_is_the_published_one_for_students_sleep_data() {
+        // R: t.test(extra ~ group, data = sleep), turned round.
+        let first = [0.7, -1.6, -0.2, -1.2, -0.1, 3.4, 3.7, 0.8, 0.0, 2.0];
+        let second = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4];
+        let found = compare_units(&first, &second, Level::default()).unwrap().difference;
+        for (found, expected) in [
+            (found.delta.estimate, 1.58),
+            (found.delta.low, -0.205_483_2),
+            (found.delta.high, 3.365_483_2),
+            (found.degrees_of_freedom, 17.776_47),
+            (found.p_value, 0.079_394_14),
+        ] {
+            assert!((found - expected).abs() < 1e-5, "{found} {expected}");
+        }
+    }
+
+    #[test]
+    fn one_boot_on_a_side_is_a_reason_and_no_interval() {
+        let units = |baseline, candidate| Err(NotEnough::Units { baseline, candidate });
+        assert_eq!(compare_units(&[70.0], &[71.0], Level::default()), units(1, 1));
+        assert_eq!(compare_units(&[70.0, 70.1, 70.2], &[71.0], Level::default()), units(3, 1));
+        assert_eq!(compare_units(&[], &[71.0, 72.0], Level::default()), units(0, 2));
+        let why = NotEnough::Units { baseline: 1, candidate: 1 }.to_string();
+        assert!(why.ends_with("one boot a side can't separate the change from the boot"), "{why}");
+    }
+
+    #[test]
+    fn what_is_not_a_number_gives_none() {
+        assert_eq!(compare_units(&[70.0, f64::NAN], &[71.0, 72.0], Level::default()), Err(NotEnough::NotFinite));
+        assert_eq!(compare_units(&[70.0, 71.0], &[f64::INFINITY, 72.0], Level::default()), Err(NotEnough::NotFinite));
+    }
+}
