@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use aya::Ebpf;
-use aya::maps::{MapData, PerCpuArray};
+use aya::maps::{MapData, PerCpuArray, PerCpuValues};
 use aya::programs::{ProgramError, TestRun, TestRunAttrs, TestRunOptions, Xdp};
 use nix::errno::Errno;
 use nix::sched::{CpuSet, sched_setaffinity};
@@ -57,27 +57,32 @@ pub struct Sent {
 pub struct LiveFrames {
     threads: Vec<JoinHandle<Result<()>>>,
     stop: Arc<AtomicBool>,
-    packets: PerCpuArray<MapData, u64>,
+    /// Each thread's own.
+    counters: Vec<Arc<Counter>>,
 }
 
+/// What a program counted, for each possible CPU.
+type Counter = PerCpuArray<MapData, u64>;
+
 impl LiveFrames {
-    /// Loads the program and starts the threads in `netns`.
+    /// Loads a program for each thread and starts the threads in `netns`.
     ///
     /// # Errors
     /// The kernel refused the program, or a thread could not be started, pinned or moved.
     pub fn start(spec: &LiveFramesSpec, netns: &NetNs) -> Result<Self> {
         interrupt::prepare()?;
-        let mut object = bpf::load(
-            bpf::GENERATOR,
-            &bpf::Object { globals: [("target_ifindex", spec.ifindex)].into(), ..bpf::Object::default() },
-        )?;
-        bpf::program(&mut object, "send")?;
-        let packets = bpf::take_map(&mut object, "packets")?;
-        let object = Arc::new(object);
-        let mut generator = Self { threads: Vec::new(), stop: Arc::new(AtomicBool::new(false)), packets };
+        let mut generator = Self { threads: Vec::new(), stop: Arc::new(AtomicBool::new(false)), counters: Vec::new() };
         for (index, &cpu) in spec.cpus.iter().enumerate() {
+            let mut object = bpf::load(
+                bpf::GENERATOR,
+                &bpf::Object { globals: [("target_ifindex", spec.ifindex)].into(), ..bpf::Object::default() },
+            )?;
+            bpf::program(&mut object, "send")?;
+            let counter = Arc::new(bpf::take_map(&mut object, "packets")?);
+            generator.counters.push(Arc::clone(&counter));
             let worker = Worker {
-                object: Arc::clone(&object),
+                object,
+                counter,
                 netns: netns.try_clone()?,
                 frame: spec.frame.clone(),
                 batch: spec.batch,
@@ -99,13 +104,12 @@ impl LiveFrames {
     /// # Errors
     /// The counter could not be read.
     pub fn sent(&self) -> Result<Sent> {
-        let per_cpu: Vec<u64> = self
-            .packets
-            .get(&0, 0)
-            .map_err(|error| bpf::map_error("read the generator's counter", &error))?
-            .iter()
-            .copied()
-            .collect();
+        let mut per_cpu = Vec::new();
+        for counter in &self.counters {
+            let of_thread = read(counter)?;
+            per_cpu.resize(of_thread.len(), 0);
+            per_cpu.iter_mut().zip(&*of_thread).for_each(|(sum, packets)| *sum += packets);
+        }
         Ok(Sent { packets: per_cpu.iter().sum(), per_cpu })
     }
 
@@ -163,8 +167,13 @@ fn share(count: u64, threads: usize, index: usize) -> u64 {
     count / threads + u64::from(index < count % threads)
 }
 
+fn read(counter: &Counter) -> Result<PerCpuValues<u64>> {
+    counter.get(&0, 0).map_err(|error| bpf::map_error("read the generator's counter", &error))
+}
+
 struct Worker {
-    object: Arc<Ebpf>,
+    object: Ebpf,
+    counter: Arc<Counter>,
     netns: NetNs,
     frame: Vec<u8>,
     batch: u32,
@@ -182,13 +191,19 @@ impl Worker {
             .program("send")
             .and_then(|program| program.try_into().ok())
             .ok_or_else(|| Error::invalid("generate packets", "the generator's program is not in its object"))?;
-        let mut left = self.count.unwrap_or(u64::MAX);
-        while left > 0 && !self.stop.load(Ordering::Relaxed) {
-            let packets = left.min(LiveFramesSpec::PACKETS_PER_CALL);
-            self.call(program, packets)?;
-            left -= packets;
+        while !self.stop.load(Ordering::Relaxed) {
+            match self.left()? {
+                0 => break,
+                left => self.call(program, left.min(LiveFramesSpec::PACKETS_PER_CALL))?,
+            }
         }
         Ok(())
+    }
+
+    /// How many packets are still to be sent. The program's own count says it, since anybody's signal ends a call early.
+    fn left(&self) -> Result<u64> {
+        let Some(count) = self.count else { return Ok(u64::MAX) };
+        Ok(count.saturating_sub(read(&self.counter)?.iter().sum()))
     }
 
     fn call(&self, program: &Xdp, packets: u64) -> Result<()> {
