@@ -207,7 +207,10 @@ fn attach_sink(port: &Port) -> Result<(Attachment, Sink)> {
 }
 
 /// Refuses to send where frames would vanish: the kernel says of each interface whether it takes redirected frames.
-fn must_take_redirected(port: &Port) -> Result<()> {
+///
+/// # Errors
+/// It does not take them now.
+pub fn must_take_redirected(port: &Port) -> Result<()> {
     let mut netdev = port.netns.run(Netdev::open)?;
     let features = netdev.xdp(port.ifindex)?.features;
     if features.contains(&XdpFeature::NdoXmit) {

@@ -6,7 +6,9 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking, and say what was ignored")]
 
+mod counts;
 mod doctor;
+mod generator;
 mod support;
 mod topology;
 
@@ -15,9 +17,12 @@ use std::process::ExitCode;
 use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
-    if let Some(code) = support::child::run_if_asked(&[topology::CHILDREN]) {
+    if let Some(code) = support::child::run_if_asked(&[generator::CHILDREN, topology::CHILDREN]) {
         return code;
     }
-    let tests = [support::tests(), doctor::tests(), topology::tests()].into_iter().flatten().collect();
+    let tests = [support::tests(), counts::tests(), doctor::tests(), generator::tests(), topology::tests()]
+        .into_iter()
+        .flatten()
+        .collect();
     support::run(&Arguments::from_args(), tests)
 }

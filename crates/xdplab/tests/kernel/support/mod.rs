@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use nix::errno::Errno;
 use xdplab::ErrorKind;
+use xdplab::generator::{LiveFrames, LiveFramesSpec};
 use xdplab::topology::NetNs;
 
 /// Set to 1 where every test must run that the kernel is able to run.
@@ -50,6 +51,15 @@ impl Probe {
 
 /// Network namespaces can be made.
 pub(crate) const NETNS: Need = Need { name: "network namespaces", probe: || Probe::of(NetNs::new()) };
+
+/// XDP programs can be loaded, and the kernel makes live frames.
+pub(crate) const BPF: Need = Need { name: "live frames", probe: || Probe::of(send_one()) };
+
+/// Sends a frame to the loopback interface of an empty namespace, which takes none.
+fn send_one() -> xdplab::Result<()> {
+    let spec = LiveFramesSpec { frame: vec![0; 60], ifindex: 1, cpus: vec![0], batch: 1, count: Some(1) };
+    LiveFrames::start(&spec, &NetNs::new()?)?.wait().map(|_sent| ())
+}
 
 /// The machine has two CPUs.
 pub(crate) const TWO_CPUS: Need = Need {
