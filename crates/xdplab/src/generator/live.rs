@@ -158,6 +158,8 @@ impl LiveFrames {
 impl Drop for LiveFrames {
     fn drop(&mut self) {
         self.halt();
+        // Whoever drops a generator does not ask how it ended.
+        self.join().unwrap_or_default();
     }
 }
 
