@@ -15,6 +15,9 @@
 //!    analysis of variance of copies crossed with batches. Batches that follow their neighbours count for less (the
 //!    effective sample size of a first-order autoregression). Degrees of freedom are Satterthwaite's.
 //!
+//! Copies loaded together are not always independent: with several rounds, each loaded anew, [`compare_rounds`] takes the
+//! round for the unit.
+//!
 //! What the location means: the cost of the *typical* slice. A variant that only makes its rare slices slower (a longer
 //! tail, the same median) does not differ by this measure; the percentiles in [`Absolute`] show it. When the share of
 //! slow slices rises by `s`, the median moves by about 1.25 `s` standard deviations of a slice.
@@ -28,7 +31,7 @@ mod units;
 
 use serde::{Deserialize, Serialize};
 
-pub use compare::{Absolute, Comparison, absolute, compare, sequential};
+pub use compare::{Absolute, Comparison, absolute, compare, compare_rounds, sequential};
 pub use multiple::benjamini_hochberg;
 pub use robust::{mad, median, percentile};
 pub use student::{Difference, Level};

@@ -1,6 +1,8 @@
 //! The estimators against a machine with known costs. Every run is seeded, so a test passes always or never.
 
 use proptest::prelude::*;
+use rand::{RngExt, SeedableRng};
+use rand_pcg::Pcg64Mcg;
 
 use super::simulated::Machine;
 use super::*;
@@ -83,6 +85,42 @@ fn intervals_hold_where_slices_are_lost() {
 #[test]
 fn intervals_hold_where_the_candidate_is_three_times_as_noisy() {
     intervals_hold_on(&Machine { costs: vec![66.5, 67.5], candidate_noise: 3.0, ..short() });
+}
+
+#[test]
+fn intervals_over_rounds_hold_what_the_copies_of_one_round_share_and_one_round_does_not() {
+    // From round to round the candidate's extra cost varies by up to 0.8 ns about 1 ns, for all of its copies together.
+    let round = |seed: u64, extra: f64| {
+        Machine { costs: vec![66.5, 67.5 + extra], step_chance: 0.0, copies: 4, slice_sd: 1.0, blocks: 40, ..short() }
+            .run(seed)
+    };
+    let mut drawn = Pcg64Mcg::seed_from_u64(1);
+    let (mut over_rounds, mut in_one) = (0, 0);
+    for seed in 0..150 {
+        let rounds: Vec<Vec<Slice>> =
+            (0..8).map(|part| round(seed * 8 + part, drawn.random_range(-0.8..0.8))).collect();
+        let rounds: Vec<&[Slice]> = rounds.iter().map(Vec::as_slice).collect();
+        let holds = |found: Comparison| found.difference.delta.low <= 1.0 && 1.0 <= found.difference.delta.high;
+        over_rounds += usize::from(holds(compare_rounds(&rounds, 0, 1, Level::default()).unwrap()));
+        in_one += usize::from(holds(compare(rounds[0], 0, 1, Level::default()).unwrap()));
+    }
+    assert!((137..=149).contains(&over_rounds), "{over_rounds} of 150");
+    assert!(in_one < 100, "{in_one} of 150 in one round");
+}
+
+#[test]
+fn rounds_add_up_and_one_round_is_the_comparison_itself() {
+    let (first, second) = (short().run(1), Machine { copies: 1, ..short() }.run(2));
+    let alone = |slices: &[Slice]| compare(slices, 0, 1, Level::default()).unwrap();
+    assert_eq!(compare_rounds(&[&first], 0, 1, Level::default()), Ok(alone(&first)));
+    let both = compare_rounds(&[&first, &second], 0, 1, Level::default()).unwrap();
+    assert_eq!((both.rounds, both.slices_used, both.blocks), (2, 1280 + 320, 320));
+    assert!((both.seconds - alone(&first).seconds - alone(&second).seconds).abs() < 1e-9);
+    assert_eq!(both.difference.degrees_of_freedom, 1.0);
+    assert_eq!(both.between_copies_sd_ns, None, "one round had one copy");
+    let missing = Err(NotEnough::Slices { variant: 0 });
+    assert_eq!(compare_rounds(&[&first, &[]], 0, 1, Level::default()), missing);
+    assert_eq!(compare_rounds(&[], 0, 1, Level::default()), missing);
 }
 
 #[test]
