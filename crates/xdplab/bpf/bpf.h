@@ -50,6 +50,7 @@ static long (*const bpf_probe_read_kernel)(void *dst, __u32 size, const void *sr
 static long (*const bpf_probe_read_kernel_str)(void *dst, __u32 size, const void *src) = (void *)115;
 static void *(*const bpf_ringbuf_reserve)(void *map, __u64 size, __u64 flags) = (void *)131;
 static void (*const bpf_ringbuf_submit)(void *data, __u64 flags) = (void *)132;
+static void *(*const bpf_get_current_task_btf)(void) = (void *)158;
 static long (*const bpf_xdp_load_bytes)(struct xdp_md *xdp, __u32 offset, void *buf, __u32 len) = (void *)189;
 static long (*const bpf_xdp_store_bytes)(struct xdp_md *xdp, __u32 offset, void *buf, __u32 len) = (void *)190;
 

@@ -9,7 +9,7 @@ const volatile __u32 netns = 0;
 /* Frames transmitted to this interface (of namespace `xmit_netns`) are counted by devmap_xmit. */
 const volatile __u32 xmit_ifindex = 0;
 const volatile __u32 xmit_netns = 0;
-/* The process that asks: page pools whose first page it takes are its generator's. */
+/* The process that asks: page pools whose first page it takes in `xmit_netns` are its generator's. */
 const volatile __u32 tgid = 0;
 
 struct ns_common {
@@ -23,6 +23,14 @@ struct net {
 typedef struct {
 	struct net *net;
 } CORE possible_net_t;
+
+struct nsproxy {
+	struct net *net_ns;
+} CORE;
+
+struct task_struct {
+	struct nsproxy *nsproxy;
+} CORE;
 
 struct device {
 	int unused;
@@ -234,15 +242,23 @@ static __always_inline int is_device_at(__u64 dev)
 	return index == ifindex && inum == netns;
 }
 
+/* Several runs of one process each have a generator, in a network namespace of its own. */
+static __always_inline int is_generator(void)
+{
+	const struct task_struct *task = bpf_get_current_task_btf();
+
+	return bpf_get_current_pid_tgid() >> 32 == tgid && task->nsproxy->net_ns->ns.inum == xmit_netns;
+}
+
 /* A pool is the interface's if it names it (`slow.netdev`), or if its `struct device` lies within the interface's
- * net_device (veth). It is the generator's if it has no device at all and our process took its first page: such is the
+ * net_device (veth). It is the generator's if it has no device at all and the generator took its first page: such is the
  * pool of a live-frames test run. Everybody else's pools are left alone. */
 static __always_inline __u32 owner(const struct page_pool *pool)
 {
 	__u64 parent = (__u64)pool->p.dev;
 
 	if (!parent)
-		return bpf_get_current_pid_tgid() >> 32 == tgid ? OWNER_GENERATOR : 0;
+		return is_generator() ? OWNER_GENERATOR : 0;
 	if (FIELD_EXISTS(pool->slow.netdev) && pool->slow.netdev)
 		return is_device(pool->slow.netdev, ifindex, netns) ? OWNER_INTERFACE : 0;
 	return is_device_at(parent - OFFSET_OF(struct net_device, dev)) ? OWNER_INTERFACE : 0;
