@@ -6,9 +6,11 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking, and say what was ignored")]
 
+mod attachment;
 mod counts;
 mod doctor;
 mod generator;
+mod observers;
 mod support;
 mod topology;
 
@@ -17,12 +19,18 @@ use std::process::ExitCode;
 use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
-    if let Some(code) = support::child::run_if_asked(&[generator::CHILDREN, topology::CHILDREN]) {
+    if let Some(code) = support::child::run_if_asked(&[attachment::CHILDREN, generator::CHILDREN, topology::CHILDREN]) {
         return code;
     }
-    let tests = [support::tests(), counts::tests(), doctor::tests(), generator::tests(), topology::tests()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let tests = [
+        support::tests(),
+        attachment::tests(),
+        counts::tests(),
+        doctor::tests(),
+        generator::tests(),
+        observers::tests(),
+        topology::tests(),
+    ];
+    let tests = tests.into_iter().flatten().collect();
     support::run(&Arguments::from_args(), tests)
 }

@@ -178,12 +178,12 @@ fn offload_guard() {
 }
 
 /// A veth pair with one end in a watched namespace, which it does not hold: the other end goes when the namespace does.
-struct Tether {
+pub(crate) struct Tether {
     watcher: NetNs,
 }
 
 impl Tether {
-    fn to(watched: std::os::fd::BorrowedFd<'_>) -> Self {
+    pub(crate) fn to(watched: std::os::fd::BorrowedFd<'_>) -> Self {
         let watcher = NetNs::new().unwrap();
         let end =
             |name, netns, last| VethEnd { name, netns, mac: MacAddr([2, 0, 0, 0, 1, last]), queues: 1, mtu: 1500 };
@@ -191,7 +191,7 @@ impl Tether {
         Self { watcher }
     }
 
-    fn holds(&self) -> bool {
+    pub(crate) fn holds(&self) -> bool {
         self.watcher.rtnl().unwrap().links().unwrap().iter().any(|link| link.name == "tether")
     }
 }

@@ -18,9 +18,8 @@ const XDP_FLAGS_DRV_MODE: u32 = 1 << 2;
 /// `BPF_F_XDP_HAS_FRAGS`
 pub(crate) const HAS_FRAGS: u32 = 1 << 5;
 
-/// Attaches a program that answers `action` to every frame, natively; the returned link detaches it when it is closed.
-/// To be called in the interface's network namespace.
-pub(crate) fn attach(ifindex: u32, action: u32, prog_flags: u32) -> Result<OwnedFd, Errno> {
+/// Loads a program that answers `action` to every frame.
+pub(crate) fn load(action: u32, prog_flags: u32) -> Result<OwnedFd, Errno> {
     // r0 = action; exit
     let instructions: [u64; 2] = [0xb7 | u64::from(action) << 32, 0x95];
     let license = c"GPL";
@@ -29,7 +28,13 @@ pub(crate) fn attach(ifindex: u32, action: u32, prog_flags: u32) -> Result<Owned
     load[1] = instructions.as_ptr() as u64;
     load[2] = license.as_ptr() as u64;
     load[5] = u64::from(prog_flags) << 32;
-    let program = bpf(BPF_PROG_LOAD, &load)?;
+    bpf(BPF_PROG_LOAD, &load)
+}
+
+/// Attaches such a program natively; the returned link detaches it when it is closed. To be called in the interface's
+/// network namespace.
+pub(crate) fn attach(ifindex: u32, action: u32, prog_flags: u32) -> Result<OwnedFd, Errno> {
+    let program = load(action, prog_flags)?;
     let link = [
         u64::from(program.as_raw_fd().cast_unsigned()) | u64::from(ifindex) << 32,
         u64::from(BPF_XDP) | u64::from(XDP_FLAGS_DRV_MODE) << 32,
