@@ -1,9 +1,12 @@
 //! Buffer recycling with the semantics of the kernel's page_pool.
 
+#[cfg(feature = "bench")]
+pub mod bench;
 mod builder;
 mod close;
 mod error;
 mod frag;
+mod frag_cache;
 mod frame;
 mod ledger;
 mod owner;
@@ -19,6 +22,7 @@ pub use builder::Builder;
 pub use close::{Closed, Holder, Outstanding};
 pub use error::{Error, ErrorKind, Result};
 pub use frag::{Frag, MAX_FRAGS};
+pub use frag_cache::{CacheFrag, FragAlloc, FragBuf, FragCache};
 pub use frame::{Frame, Hold, LocalFrame};
 pub use ledger::Ledger;
 pub use owner::{Owner, Seed};
