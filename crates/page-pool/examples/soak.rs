@@ -49,7 +49,8 @@ fn run(builder: &Builder, operations: u64) -> Result<String, Box<dyn std::error:
     let ring = thread::spawn(move || by_ring(ring, &from_owner));
     let done = allocate(&owner, operations, &to_lane, &to_ring)?;
     drop((to_lane, to_ring));
-    let returned = lane.join().and_then(|a| ring.join().map(|b| a + b)).map_err(|_panic| "a returning thread panicked")?;
+    let returned =
+        lane.join().and_then(|a| ring.join().map(|b| a + b)).map_err(|_panic| "a returning thread panicked")?;
 
     let ledger = owner.ledger();
     if ledger.user + ledger.batched + ledger.kernel != 0 {

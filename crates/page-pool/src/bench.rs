@@ -5,7 +5,6 @@
 //! owner's own thread, the counters left out) are not reachable from outside, and because several programs run them.
 #![expect(unsafe_code, reason = "takes the paths apart that the types keep together")]
 
-use std::collections::VecDeque;
 use std::hint::black_box;
 
 use crate::frag_cache::{FragAlloc, FragBuf};
@@ -98,23 +97,25 @@ pub fn window(owner: &Owner) -> Vec<Path<'_>> {
 fn direct<const STATS: bool>(owner: &Owner, n: u64) {
     let pool = owner.pool();
     for _ in 0..n {
-        // SAFETY: an `Owner` is on its thread, and the index returned is the one just taken.
-        unsafe {
-            let Some(index) = pool.alloc::<STATS>() else { return };
-            pool.recycle_direct::<STATS>(black_box(index));
-        }
+        // SAFETY: an `Owner` is on its thread, and the frame is new, so this is its only reference.
+        let frame = unsafe { pool.alloc::<STATS>().map(|index| LocalFrame::new(pool, index)) };
+        let Some(frame) = frame else { return };
+        // SAFETY: as above; the index is given up.
+        unsafe { pool.recycle_direct(black_box(frame).into_index()) };
     }
 }
 
 fn local(owner: &Owner, n: u64) {
     for _ in 0..n {
-        drop(black_box(owner.alloc()));
+        let Some(frame) = owner.alloc() else { return };
+        drop(black_box(frame));
     }
 }
 
 fn frame(owner: &Owner, n: u64) {
     for _ in 0..n {
-        drop(black_box(owner.alloc().map(LocalFrame::into_shared)));
+        let Some(frame) = owner.alloc() else { return };
+        drop(black_box(frame.into_shared()));
     }
 }
 
@@ -152,11 +153,17 @@ fn bursts<'o, T: Touch>(
 }
 
 fn alloc_each<'o>(owner: &'o Owner, frames: &mut Vec<LocalFrame<'o>>, burst: usize) {
-    frames.extend((0..burst).map_while(|_| owner.alloc()));
+    for _ in 0..burst {
+        let Some(frame) = owner.alloc() else { return };
+        frames.push(frame);
+    }
 }
 
 fn alloc_shared(owner: &Owner, frames: &mut Vec<Frame>, burst: usize) {
-    frames.extend((0..burst).map_while(|_| owner.alloc()).map(LocalFrame::into_shared));
+    for _ in 0..burst {
+        let Some(frame) = owner.alloc() else { return };
+        frames.push(frame.into_shared());
+    }
 }
 
 fn alloc_bulk<'o>(owner: &'o Owner, frames: &mut Vec<LocalFrame<'o>>, burst: usize) {
@@ -192,9 +199,9 @@ impl Touch for LocalFrame<'_> {
 impl Touch for Frame {
     #[inline(always)]
     fn touch(&mut self) {
-        let data = self.pool().chunk(self.index());
-        // SAFETY: the frame was just made from a local one, so this is its only reference.
-        unsafe { data.add(self.pool().data_offset(self.index())).write_volatile(1) };
+        if let Some(data) = self.data_mut() {
+            black_box(data)[0] = 1;
+        }
     }
 }
 
@@ -230,12 +237,14 @@ fn atomic_frag_bursts(owner: &Owner, n: u64, size: usize) {
 }
 
 fn drop_from_window(owner: &Owner, n: u64, look: impl Fn(&Frame)) {
-    let mut window: VecDeque<Frame> = (0..2048).map_while(|_| owner.alloc()).map(LocalFrame::into_shared).collect();
+    let mut window = Vec::new();
+    alloc_shared(owner, &mut window, 2048);
+    let mut oldest = 0;
     for _ in 0..n {
-        let Some(frame) = window.pop_front() else { return };
-        look(&frame);
-        drop(frame);
-        window.extend(owner.alloc().map(LocalFrame::into_shared));
+        let Some(new) = owner.alloc() else { return };
+        look(&window[oldest]);
+        window[oldest] = new.into_shared(); // drops the oldest in place
+        oldest = (oldest + 1) % 2048;
     }
 }
 

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use crossbeam_utils::CachePadded;
 
+use crate::cache::Cache;
 use crate::error::{Error, ErrorKind, Result};
 use crate::frag::FragTable;
 use crate::owner::Seed;
-use crate::pool::{CACHE_SIZE, Locked, Own, Pool, ReturnerSlot, Shared};
+use crate::pool::{Locked, Own, Pool, ReturnerSlot, Shared};
 use crate::region::{HugePages, Region};
 use crate::ring::Ring;
 use crate::stats::AllocStats;
@@ -191,11 +192,9 @@ impl Builder {
             in_kernel: (0..frames).map(|_| AtomicBool::new(false)).collect(),
             frag_tables: FragTable::empty(frames),
             own: CachePadded::new(UnsafeCell::new(Own {
-                count: 0,
-                alloc: AllocStats::default(),
-                cached: 0,
+                cache: Cache::new(),
+                slow: AllocStats::default(),
                 cache_full: 0,
-                cache: [0; CACHE_SIZE],
                 unused: 0,
                 hold: 0,
                 lanes: 0,

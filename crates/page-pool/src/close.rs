@@ -8,8 +8,8 @@
 use std::fmt;
 use std::sync::Weak;
 
-use crate::pool::{CACHE_SIZE, Pool};
-use crate::ring::Ring;
+use crate::pool::Pool;
+use crate::ring::{BATCH, Ring};
 use crate::stats::Stats;
 use crate::sync::{Ordering, thread_id};
 
@@ -109,7 +109,7 @@ impl Found {
     /// # Safety
     /// The caller is the ring's only consumer.
     unsafe fn drain(&mut self, ring: &Ring) {
-        let mut frames = [0; CACHE_SIZE];
+        let mut frames = [0; BATCH];
         loop {
             // SAFETY: passed on to the caller.
             let n = unsafe { ring.pop(&mut frames) };
@@ -135,7 +135,7 @@ impl Pool {
         // SAFETY: there is no owner any more but the caller.
         unsafe {
             self.with_own(|own| {
-                own.cache[..own.count].iter().for_each(|&index| found.add(index));
+                own.cache.frames().iter().for_each(|&index| found.add(index));
                 (own.unused..frames).for_each(|index| found.add(index));
                 if let Some(page) = own.frag.take()
                     && page.drain(self)

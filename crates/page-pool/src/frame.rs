@@ -5,6 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::slice;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use crate::frag::{Frag, MAX_FRAGS};
 use crate::owner::Owner;
@@ -15,6 +16,8 @@ use crate::umem::UmemAddr;
 
 /// The frame has fragments; its table must be looked at (the kernel's XDP_FLAGS_HAS_FRAGS).
 const HAS_FRAGS: u32 = 1;
+/// The frame was held at some time; its count must be looked at. Without it, this is the only reference.
+const WAS_HELD: u32 = 2;
 /// More references than this to one frame abort the process, as `Arc` does: forgotten holds could wrap the count.
 const MAX_REFS: u32 = i32::MAX as u32;
 
@@ -117,7 +120,7 @@ impl Drop for LocalFrame<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         // SAFETY: the type can't leave the owner's thread, and no code of the user runs inside of `with_own`.
-        unsafe { self.pool.recycle_direct::<true>(self.index) }
+        unsafe { self.pool.recycle_direct(self.index) }
     }
 }
 
@@ -147,7 +150,8 @@ impl fmt::Debug for LocalFrame<'_> {
 pub struct Frame {
     pool: Pool,
     index: u32,
-    flags: u32,
+    /// Relaxed throughout: it is read when the frame is borrowed for writing or owned, which orders it.
+    flags: AtomicU32,
 }
 
 // SAFETY: a frame is the only writer of its bytes, and all it shares with the pool is atomic or under the lock. The
@@ -161,7 +165,7 @@ impl Frame {
     /// The caller passes on the only reference to the frame.
     #[inline(always)]
     pub(crate) unsafe fn new(pool: Pool, index: u32) -> Self {
-        Self { pool, index, flags: 0 }
+        Self { pool, index, flags: AtomicU32::new(0) }
     }
 
     /// Its number in the pool, counted from 0.
@@ -195,6 +199,7 @@ impl Frame {
         if self.pool.refs(self.index).fetch_add(1, Ordering::Relaxed) > MAX_REFS {
             std::process::abort();
         }
+        self.flags.fetch_or(WAS_HELD, Relaxed);
         Hold { pool: self.pool, index: self.index }
     }
 
@@ -246,7 +251,7 @@ impl Frame {
     pub fn push_frag(&mut self, frag: Frag) -> Result<(), Frag> {
         // SAFETY: this frame is the head of its index, and borrowed for writing.
         unsafe { (*self.frag_table()).push(frag)? };
-        self.flags |= HAS_FRAGS;
+        *self.flags.get_mut() |= HAS_FRAGS;
         Ok(())
     }
 
@@ -259,7 +264,7 @@ impl Frame {
         let table = unsafe { &mut *self.frag_table() };
         let frag = table.pop();
         if table.frags().is_empty() {
-            self.flags &= !HAS_FRAGS;
+            *self.flags.get_mut() &= !HAS_FRAGS;
         }
         frag
     }
@@ -279,7 +284,7 @@ impl Frame {
     #[inline(always)]
     #[must_use]
     pub fn has_frags(&self) -> bool {
-        self.flags & HAS_FRAGS != 0
+        self.flags.load(Relaxed) & HAS_FRAGS != 0
     }
 
     /// Returns many frames at once, of any pools. Runs of one pool, up to 16 frames, cost one owner test and one hold
@@ -306,8 +311,21 @@ impl Frame {
     #[inline(always)]
     pub(crate) fn unref(self) -> Option<u32> {
         let mut frame = ManuallyDrop::new(self);
-        frame.drop_frags();
-        unref(frame.pool.refs(frame.index), 1).then_some(frame.index)
+        frame.end_reference().then_some(frame.index)
+    }
+
+    /// Drops the fragments and ends this reference; was it the last one? Most frames have no fragments and were never
+    /// held: known without looking anywhere else.
+    #[inline(always)]
+    fn end_reference(&mut self) -> bool {
+        *self.flags.get_mut() == 0 || self.end_flagged_reference()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn end_flagged_reference(&mut self) -> bool {
+        while self.pop_frag().is_some() {}
+        unref(self.pool.refs(self.index), 1)
     }
 
     #[inline(always)]
@@ -322,18 +340,11 @@ impl Frame {
 
     fn is_unique(&self) -> bool {
         // Acquire: what ended holds did comes before.
-        self.pool.refs(self.index).load(Ordering::Acquire) == 1
+        self.flags.load(Relaxed) & WAS_HELD == 0 || self.pool.refs(self.index).load(Ordering::Acquire) == 1
     }
 
     fn is_plain(&self) -> bool {
         !self.has_frags() && self.is_unique()
-    }
-
-    #[inline(always)]
-    fn drop_frags(&mut self) {
-        if self.has_frags() {
-            while self.pop_frag().is_some() {}
-        }
     }
 }
 
@@ -350,8 +361,9 @@ fn flush(pool: Option<Pool>, frames: &[u32]) {
 impl Drop for Frame {
     #[inline(always)]
     fn drop(&mut self) {
-        self.drop_frags();
-        self.pool.put(self.index);
+        if self.end_reference() {
+            self.pool.recycle(self.index);
+        }
     }
 }
 

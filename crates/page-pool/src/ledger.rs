@@ -2,7 +2,6 @@
 #![expect(unsafe_code, reason = "reads what only the owner touches")]
 
 use crate::pool::Pool;
-use crate::stats::Stats;
 use crate::sync::Ordering;
 
 /// How many frames are at each place. Every frame is at exactly one, so the places add up to `frames`. Exact while no
@@ -42,7 +41,7 @@ impl Ledger {
         let shared = pool.shared();
         let frames = shared.refs.len() as u32;
         // SAFETY: passed on to the caller.
-        let (cache, frag) = unsafe { pool.with_own(|own| (own.count as u32, u32::from(own.frag.is_some()))) };
+        let (cache, frag) = unsafe { pool.with_own(|own| (own.cache.len() as u32, u32::from(own.frag.is_some()))) };
         // SAFETY: the owner is the only consumer of the ring and the lanes.
         let (ring, lanes, inflight) = unsafe {
             let lanes: usize = shared.returners.iter().map(|slot| slot.lane.len()).sum();
@@ -66,13 +65,6 @@ impl Pool {
         // SAFETY: passed on to the caller.
         let held = unsafe { self.with_own(|own| own.hold) };
         inflight(held, self.with_locked(|_, locked| locked.release))
-    }
-
-    /// # Safety
-    /// Only for the owner's thread.
-    pub(crate) unsafe fn stats(self) -> Stats {
-        // SAFETY: passed on to the caller.
-        unsafe { Stats { alloc: self.with_own(|own| own.alloc), recycle: self.recycle_stats() } }
     }
 }
 

@@ -3,6 +3,7 @@
 #[cfg(feature = "bench")]
 pub mod bench;
 mod builder;
+mod cache;
 mod close;
 mod error;
 mod frag;

@@ -90,12 +90,9 @@ impl Owner {
             // has room, so no code of the user runs inside.
             got += unsafe {
                 pool.with_own(|own| {
-                    let take = own.count.min(n - got);
-                    own.count -= take;
-                    own.alloc.fast += take as u64;
-                    let taken = own.cache[own.count..own.count + take].iter();
-                    frames.extend(taken.map(|&index| LocalFrame::new(pool, index)));
-                    take
+                    let taken = own.cache.take_many(n - got);
+                    frames.extend(taken.iter().map(|&index| LocalFrame::new(pool, index)));
+                    taken.len()
                 })
             };
             if got < n {

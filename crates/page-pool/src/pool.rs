@@ -6,16 +6,13 @@ use std::ptr::NonNull;
 
 use crossbeam_utils::CachePadded;
 
+use crate::cache::{CACHE_REFILL, CACHE_SIZE, Cache};
 use crate::frag::{FragPage, FragTable};
 use crate::region::Region;
-use crate::ring::{BATCH, Ring};
-use crate::stats::{AllocStats, RecycleStats};
+use crate::ring::Ring;
+use crate::stats::{AllocStats, RecycleStats, Stats};
 use crate::sync::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Lock, Ordering, UnsafeCell, thread_id};
 
-/// Entries of the owner's cache (PP_ALLOC_CACHE_SIZE): one NAPI budget of 64 and room for as many direct returns.
-pub(crate) const CACHE_SIZE: usize = 128;
-/// Up to here an empty cache is refilled (PP_ALLOC_CACHE_REFILL).
-pub(crate) const CACHE_REFILL: usize = 64;
 /// Frames above this size are taken from the system one at a time (the kernel's order > 0).
 const PAGE_SIZE: usize = 4096;
 
@@ -56,11 +53,10 @@ pub(crate) struct Shared {
 /// What only the owner touches.
 #[derive(Debug)]
 pub(crate) struct Own {
-    pub(crate) count: usize,
-    pub(crate) alloc: AllocStats,
-    pub(crate) cached: u64,
+    pub(crate) cache: Cache,
+    /// All allocation counters but `fast`, which the cache has.
+    pub(crate) slow: AllocStats,
     pub(crate) cache_full: u64,
-    pub(crate) cache: [u32; CACHE_SIZE],
     /// Frames from this index on were never obtained from the system.
     pub(crate) unused: u32,
     /// Frames ever obtained from the system (pages_state_hold_cnt); wraps.
@@ -162,16 +158,7 @@ impl Pool {
     #[inline(always)]
     pub(crate) unsafe fn alloc<const STATS: bool>(self) -> Option<u32> {
         // SAFETY: passed on to the caller.
-        let cached = unsafe {
-            self.with_own(|own| {
-                let index = *own.cache.get(own.count.wrapping_sub(1))?;
-                own.count -= 1;
-                if STATS {
-                    own.alloc.fast += 1;
-                }
-                Some(index)
-            })
-        };
+        let cached = unsafe { self.with_own(|own| own.cache.take::<STATS>()) };
         match cached {
             Some(index) => Some(index),
             // SAFETY: passed on to the caller.
@@ -189,23 +176,20 @@ impl Pool {
         // SAFETY: passed on to the caller.
         unsafe {
             self.with_own(|own| {
-                own.count = self.refill(own);
-                if own.count > 0 {
-                    own.alloc.refill += 1;
+                if self.refill(own) > 0 {
+                    own.slow.refill += 1;
                 } else {
-                    own.alloc.empty += 1;
-                    own.count = self.obtain(own);
-                    if own.count == 0 {
+                    own.slow.empty += 1;
+                    if self.obtain(own) == 0 {
                         return None;
                     }
                     if self.is_high_order() {
-                        own.alloc.slow_high_order += 1;
+                        own.slow.slow_high_order += 1;
                     } else {
-                        own.alloc.slow += 1;
+                        own.slow.slow += 1;
                     }
                 }
-                own.count -= 1;
-                Some(own.cache[own.count])
+                own.cache.take_refilled()
             })
         }
     }
@@ -220,36 +204,41 @@ impl Pool {
     /// `own` is this pool's, so the caller is the only consumer.
     unsafe fn refill(self, own: &mut Own) -> usize {
         let shared = self.shared();
-        let room = &mut own.cache[..CACHE_REFILL];
-        let mut count = 0;
-        let mut lanes = own.lanes;
-        while lanes != 0 && count < room.len() {
-            let lane = lanes.trailing_zeros() as usize;
-            lanes &= lanes - 1;
-            // SAFETY: the owner is the only consumer of the lanes until it closes the pool.
-            count += unsafe { shared.returners[lane].lane.pop(&mut room[count..]) };
-        }
-        // SAFETY: the owner is the only consumer of the ring.
-        count + unsafe { shared.ring.pop(&mut room[count..]) }
+        let lanes = own.lanes;
+        own.cache.refill(CACHE_REFILL, |slots| {
+            let mut count = 0;
+            let mut lanes = lanes;
+            while lanes != 0 && count < slots.len() {
+                let lane = lanes.trailing_zeros() as usize;
+                lanes &= lanes - 1;
+                // SAFETY: the owner is the only consumer of the lanes until it closes the pool.
+                count += unsafe { shared.returners[lane].lane.pop(&mut slots[count..]) };
+            }
+            // SAFETY: the owner is the only consumer of the ring.
+            count + unsafe { shared.ring.pop(&mut slots[count..]) }
+        })
     }
 
     /// Fills the empty cache from the system: frames given back before, then frames never used.
     fn obtain(self, own: &mut Own) -> usize {
         let wanted = if self.is_high_order() { 1 } else { CACHE_REFILL };
-        let mut count = self.with_locked(|_, locked| {
-            let again = wanted.min(locked.system.len());
-            for slot in &mut own.cache[..again] {
-                if let Some(index) = locked.system.pop() {
-                    *slot = index;
-                }
+        let frames = self.shared().refs.len() as u32;
+        let unused = &mut own.unused;
+        let count = own.cache.refill(wanted, |slots| {
+            let again = self.with_locked(|_, locked| {
+                let rest = locked.system.len().saturating_sub(slots.len());
+                let again = locked.system.len() - rest;
+                slots[..again].copy_from_slice(&locked.system[rest..]);
+                locked.system.truncate(rest);
+                again
+            });
+            let new = (slots.len() - again).min((frames - *unused) as usize);
+            for slot in &mut slots[again..again + new] {
+                *slot = *unused;
+                *unused += 1;
             }
-            again
+            again + new
         });
-        while count < wanted && (own.unused as usize) < self.shared().refs.len() {
-            own.cache[count] = own.unused;
-            own.unused += 1;
-            count += 1;
-        }
         own.hold = own.hold.wrapping_add(count as u32);
         count
     }
@@ -259,41 +248,23 @@ impl Pool {
     /// # Safety
     /// As for [`Pool::with_own`].
     #[inline(always)]
-    pub(crate) unsafe fn recycle_direct<const STATS: bool>(self, index: u32) {
+    pub(crate) unsafe fn recycle_direct(self, index: u32) {
         // SAFETY: passed on to the caller.
-        let cached = unsafe {
-            self.with_own(|own| {
-                let Some(slot) = own.cache.get_mut(own.count) else { return false };
-                *slot = index;
-                own.count += 1;
-                if STATS {
-                    own.cached += 1;
-                }
-                true
-            })
-        };
+        let cached = unsafe { self.with_own(|own| own.cache.put(index)) };
         if !cached {
             // SAFETY: passed on to the caller.
             unsafe { self.recycle_overflow(&[index]) }
         }
     }
 
-    /// Puts up to [`BATCH`] frames nobody refers to any more into the cache, and what does not fit into the ring.
+    /// Puts up to [`BATCH`](crate::ring::BATCH) frames nobody refers to any more into the cache, and what does not fit into the ring.
     ///
     /// # Safety
     /// As for [`Pool::with_own`].
     #[inline(always)]
     pub(crate) unsafe fn recycle_direct_bulk(self, frames: &[u32]) {
         // SAFETY: passed on to the caller.
-        let cached = unsafe {
-            self.with_own(|own| {
-                let n = frames.len().min(CACHE_SIZE - own.count);
-                own.cache[own.count..own.count + n].copy_from_slice(&frames[..n]);
-                own.count += n;
-                own.cached += n as u64;
-                n
-            })
-        };
+        let cached = unsafe { self.with_own(|own| own.cache.put_many(frames)) };
         if cached < frames.len() {
             // SAFETY: passed on to the caller.
             unsafe { self.recycle_overflow(&frames[cached..]) }
@@ -313,18 +284,23 @@ impl Pool {
     /// Ends one reference to a frame; the last one returns the frame to the pool.
     #[inline(always)]
     pub(crate) fn put(self, index: u32) {
-        if !unref(self.refs(index), 1) {
-            return;
+        if unref(self.refs(index), 1) {
+            self.recycle(index);
         }
+    }
+
+    /// Returns a frame nobody refers to any more: to the cache on the owner's thread, else to the ring.
+    #[inline(always)]
+    pub(crate) fn recycle(self, index: u32) {
         if self.is_owner() {
             // SAFETY: this is the owner's thread, and no code of the user runs inside of `with_own`.
-            unsafe { self.recycle_direct::<true>(index) }
+            unsafe { self.recycle_direct(index) }
         } else {
             self.recycle_in_ring(&[index]);
         }
     }
 
-    /// Returns up to [`BATCH`] frames nobody refers to any more, with one owner test.
+    /// Returns up to [`BATCH`](crate::ring::BATCH) frames nobody refers to any more, with one owner test.
     #[inline]
     pub(crate) fn recycle_bulk(self, frames: &[u32]) {
         if self.is_owner() {
@@ -408,21 +384,28 @@ impl Pool {
         (shared.headroom + (index & shared.color_mask) * 64) as usize
     }
 
-    /// The counters of returns. Exact while nobody returns.
+    /// The counters. Exact while nobody returns.
     ///
     /// # Safety
     /// As for [`Pool::with_own`].
-    pub(crate) unsafe fn recycle_stats(self) -> RecycleStats {
-        let shared = self.shared();
+    pub(crate) unsafe fn stats(self) -> Stats {
         // SAFETY: passed on to the caller.
-        let (cached, cache_full) = unsafe { self.with_own(|own| (own.cached, own.cache_full)) };
-        let lanes: u64 = shared.returners.iter().map(|slot| slot.lane.produced()).sum();
-        self.with_locked(|shared, locked| RecycleStats {
-            cached,
-            cache_full,
-            ring: lanes + shared.ring.produced(),
-            ring_full: locked.ring_full,
-            released_refcnt: locked.released_refcnt,
+        let (alloc, cached, cache_full) = unsafe {
+            self.with_own(|own| {
+                let alloc = AllocStats { fast: own.cache.taken(), ..own.slow };
+                (alloc, own.cache.returned(), own.cache_full)
+            })
+        };
+        let lanes: u64 = self.shared().returners.iter().map(|slot| slot.lane.produced()).sum();
+        self.with_locked(|shared, locked| {
+            let recycle = RecycleStats {
+                cached,
+                cache_full,
+                ring: lanes + shared.ring.produced(),
+                ring_full: locked.ring_full,
+                released_refcnt: locked.released_refcnt,
+            };
+            Stats { alloc, recycle }
         })
     }
 }
@@ -452,4 +435,4 @@ pub(crate) fn unref(refs: &AtomicU32, n: u32) -> bool {
     true
 }
 
-const _: () = assert!(CACHE_REFILL <= CACHE_SIZE && BATCH <= CACHE_SIZE);
+const _: () = assert!(CACHE_REFILL <= CACHE_SIZE && CACHE_SIZE < 256);
