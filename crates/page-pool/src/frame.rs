@@ -5,7 +5,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::slice;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::frag::{Frag, MAX_FRAGS};
 use crate::owner::Owner;
@@ -15,9 +15,9 @@ use crate::sync::Ordering;
 use crate::umem::UmemAddr;
 
 /// The frame has fragments; its table must be looked at (the kernel's XDP_FLAGS_HAS_FRAGS).
-const HAS_FRAGS: u32 = 1;
+const HAS_FRAGS: u64 = 1 << 32;
 /// The frame was held at some time; its count must be looked at. Without it, this is the only reference.
-const WAS_HELD: u32 = 2;
+const WAS_HELD: u64 = 1 << 33;
 /// More references than this to one frame abort the process, as `Arc` does: forgotten holds could wrap the count.
 const MAX_REFS: u32 = i32::MAX as u32;
 
@@ -149,9 +149,9 @@ impl fmt::Debug for LocalFrame<'_> {
 /// ```
 pub struct Frame {
     pool: Pool,
-    index: u32,
-    /// Relaxed throughout: it is read when the frame is borrowed for writing or owned, which orders it.
-    flags: AtomicU32,
+    /// The index (lower half) and the flags: one word, so that a frame is passed in two registers. Relaxed throughout:
+    /// where a flag matters the frame is borrowed for writing or owned, which orders it.
+    word: AtomicU64,
 }
 
 // SAFETY: a frame is the only writer of its bytes, and all it shares with the pool is atomic or under the lock. The
@@ -165,14 +165,14 @@ impl Frame {
     /// The caller passes on the only reference to the frame.
     #[inline(always)]
     pub(crate) unsafe fn new(pool: Pool, index: u32) -> Self {
-        Self { pool, index, flags: AtomicU32::new(0) }
+        Self { pool, word: AtomicU64::new(u64::from(index)) }
     }
 
     /// Its number in the pool, counted from 0.
     #[inline]
     #[must_use]
     pub fn index(&self) -> u32 {
-        self.index
+        self.word.load(Relaxed) as u32
     }
 
     /// The bytes behind the headroom.
@@ -180,14 +180,14 @@ impl Frame {
     #[must_use]
     pub fn data(&self) -> &[u8] {
         // SAFETY: nobody writes while this borrow lives: writing needs `&mut self` and that there is no hold.
-        unsafe { data(self.pool, self.index) }
+        unsafe { data(self.pool, self.index()) }
     }
 
     /// The bytes behind the headroom, to write. None while somebody [holds](Frame::hold) the frame.
     #[inline]
     pub fn data_mut(&mut self) -> Option<&mut [u8]> {
         // SAFETY: there is no other reference, and none can be made while this borrow lives.
-        self.is_unique().then(|| unsafe { data_mut(self.pool, self.index) })
+        self.is_unique().then(|| unsafe { data_mut(self.pool, self.index()) })
     }
 
     /// Takes another reference to the frame, as `get_page()` does. A frame that is still held when it is dropped is not
@@ -196,11 +196,11 @@ impl Frame {
     #[must_use]
     pub fn hold(&self) -> Hold {
         // Relaxed: the new reference is made from an existing one.
-        if self.pool.refs(self.index).fetch_add(1, Ordering::Relaxed) > MAX_REFS {
+        if self.pool.refs(self.index()).fetch_add(1, Ordering::Relaxed) > MAX_REFS {
             std::process::abort();
         }
-        self.flags.fetch_or(WAS_HELD, Relaxed);
-        Hold { pool: self.pool, index: self.index }
+        self.word.fetch_or(WAS_HELD, Relaxed);
+        Hold { pool: self.pool, index: self.index() }
     }
 
     /// Back to a frame without checks, if it is `owner`'s, has no fragments and nobody else holds it.
@@ -214,7 +214,7 @@ impl Frame {
         }
         let frame = ManuallyDrop::new(self);
         // SAFETY: the only reference is passed on, and `owner` is on its thread.
-        Ok(unsafe { LocalFrame::new(frame.pool, frame.index) })
+        Ok(unsafe { LocalFrame::new(frame.pool, frame.index()) })
     }
 
     /// Hands the frame to the kernel: its address in the umem.
@@ -227,7 +227,7 @@ impl Frame {
             return Err(self);
         }
         let frame = ManuallyDrop::new(self);
-        Ok(UmemAddr::hand_out(frame.pool, frame.index))
+        Ok(UmemAddr::hand_out(frame.pool, frame.index()))
     }
 
     /// Turns the data of the whole frame into a fragment, to append it to another frame.
@@ -239,9 +239,9 @@ impl Frame {
             return Err(self);
         }
         let frame = ManuallyDrop::new(self);
-        let offset = frame.pool.data_offset(frame.index);
+        let offset = frame.pool.data_offset(frame.index());
         // SAFETY: the reference is passed on with all of the frame's data.
-        Ok(unsafe { Frag::new(frame.pool, frame.index, offset, frame.pool.frame_size() - offset) })
+        Ok(unsafe { Frag::new(frame.pool, frame.index(), offset, frame.pool.frame_size() - offset) })
     }
 
     /// Appends a fragment, which may be of another pool.
@@ -251,7 +251,7 @@ impl Frame {
     pub fn push_frag(&mut self, frag: Frag) -> Result<(), Frag> {
         // SAFETY: this frame is the head of its index, and borrowed for writing.
         unsafe { (*self.frag_table()).push(frag)? };
-        *self.flags.get_mut() |= HAS_FRAGS;
+        *self.word.get_mut() |= HAS_FRAGS;
         Ok(())
     }
 
@@ -264,7 +264,7 @@ impl Frame {
         let table = unsafe { &mut *self.frag_table() };
         let frag = table.pop();
         if table.frags().is_empty() {
-            *self.flags.get_mut() &= !HAS_FRAGS;
+            *self.word.get_mut() &= !HAS_FRAGS;
         }
         frag
     }
@@ -284,7 +284,7 @@ impl Frame {
     #[inline(always)]
     #[must_use]
     pub fn has_frags(&self) -> bool {
-        self.flags.load(Relaxed) & HAS_FRAGS != 0
+        self.word.load(Relaxed) & HAS_FRAGS != 0
     }
 
     /// Returns many frames at once, of any pools. Runs of one pool, up to 16 frames, cost one owner test and one hold
@@ -311,21 +311,16 @@ impl Frame {
     #[inline(always)]
     pub(crate) fn unref(self) -> Option<u32> {
         let mut frame = ManuallyDrop::new(self);
-        frame.end_reference().then_some(frame.index)
+        frame.end_reference().then_some(frame.index())
     }
 
     /// Drops the fragments and ends this reference; was it the last one? Most frames have no fragments and were never
     /// held: known without looking anywhere else.
     #[inline(always)]
     fn end_reference(&mut self) -> bool {
-        *self.flags.get_mut() == 0 || self.end_flagged_reference()
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn end_flagged_reference(&mut self) -> bool {
-        while self.pop_frag().is_some() {}
-        unref(self.pool.refs(self.index), 1)
+        let word = *self.word.get_mut();
+        // By value, so that the usual frame need not be in memory.
+        word <= u64::from(u32::MAX) || end_flagged_reference(self.pool, word)
     }
 
     #[inline(always)]
@@ -335,17 +330,32 @@ impl Frame {
 
     #[inline(always)]
     pub(crate) fn frag_table(&self) -> *mut crate::frag::FragTable {
-        self.pool.shared().frag_tables[self.index as usize].get()
+        self.pool.frag_table(self.index())
     }
 
     fn is_unique(&self) -> bool {
         // Acquire: what ended holds did comes before.
-        self.flags.load(Relaxed) & WAS_HELD == 0 || self.pool.refs(self.index).load(Ordering::Acquire) == 1
+        self.word.load(Relaxed) & WAS_HELD == 0 || self.pool.refs(self.index()).load(Ordering::Acquire) == 1
     }
 
     fn is_plain(&self) -> bool {
         !self.has_frags() && self.is_unique()
     }
+}
+
+/// Ends the reference of a frame that has fragments or was held.
+#[cold]
+#[inline(never)]
+fn end_flagged_reference(pool: Pool, word: u64) -> bool {
+    let index = word as u32;
+    if word & HAS_FRAGS != 0 {
+        let table = pool.frag_table(index);
+        // SAFETY: the frame that ends here is the head of its index, so nobody else uses the table.
+        while let Some(frag) = unsafe { (*table).pop() } {
+            drop(frag);
+        }
+    }
+    unref(pool.refs(index), 1)
 }
 
 /// Returns frames nobody refers to any more.
@@ -362,14 +372,17 @@ impl Drop for Frame {
     #[inline(always)]
     fn drop(&mut self) {
         if self.end_reference() {
-            self.pool.recycle(self.index);
+            self.pool.recycle(self.index());
         }
     }
 }
 
 impl fmt::Debug for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Frame").field("index", &self.index).field("frags", &self.frags().len()).finish_non_exhaustive()
+        f.debug_struct("Frame")
+            .field("index", &self.index())
+            .field("frags", &self.frags().len())
+            .finish_non_exhaustive()
     }
 }
 

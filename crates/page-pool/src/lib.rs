@@ -1,4 +1,32 @@
-//! Buffer recycling with the semantics of the kernel's page_pool.
+//! A userspace [page_pool]: buffers of packets recycled with the semantics of the kernel's.
+//!
+//! One thread owns a pool and allocates from it without a lock; frames may be returned from any thread. The handles:
+//!
+//! | | can leave the thread | its return |
+//! |---|---|---|
+//! | [`LocalFrame`] | no | to the owner's cache; nothing is checked at run time |
+//! | [`Frame`] | yes | to the cache on the owner's thread, else to the return ring |
+//! | [`Frag`] | yes | the last fragment returns the frame |
+//! | [`Hold`] | yes | the frame is not recycled but goes back to the system |
+//! | [`Returner`] | yes | frames in batches of 16, by a lane of its own or the ring |
+//! | [`UmemAddr`] | | the kernel has the frame |
+//!
+//! A pool is described by a [`Builder`], made as a [`Seed`], and owned by binding that to a thread ([`Owner`]).
+//!
+//! # How soundness is kept
+//!
+//! - The cache is reached by the owner's thread only: through [`Owner`] and [`LocalFrame`], which are not `Send`, or after the
+//!   pool's owner id was found equal to this thread's. Ids are never used twice, so a forgotten owner whose thread has ended
+//!   leaves a pool that merely nobody owns.
+//! - Handles point to the pool without counting references. The pool's state lives until it is closed *and* everything that
+//!   points to it (frames outstanding, live returners) is gone; forgetting a handle therefore leaks, and nothing else.
+//! - No code of the user runs while the cache is borrowed or the lock is held.
+//!
+//! # Cargo features
+//!
+//! `bench`: the measured paths as functions, for benchmarks.
+//!
+//! [page_pool]: https://docs.kernel.org/networking/page_pool.html
 
 #[cfg(feature = "bench")]
 pub mod bench;

@@ -364,6 +364,12 @@ impl Pool {
         unsafe { self.shared().refs.get_unchecked(index as usize) }
     }
 
+    /// The table of the fragments of a head frame.
+    #[inline(always)]
+    pub(crate) fn frag_table(self, index: u32) -> *mut FragTable {
+        self.shared().frag_tables[index as usize].get()
+    }
+
     /// The first byte of a frame.
     #[inline(always)]
     pub(crate) fn chunk(self, index: u32) -> *mut u8 {

@@ -79,7 +79,7 @@ fn run(rounds: usize, operations: u64) -> page_pool::Result<bool> {
     }
     let closed = owner.close();
     println!("{closed}");
-    Ok(bounds::check(&t1, &t3, &t5) && closed.is_clean())
+    Ok(bounds::check(&t1, &t2, &t3, &t5) && closed.is_clean())
 }
 
 fn pool() -> page_pool::Result<Owner> {
