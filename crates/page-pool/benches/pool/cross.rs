@@ -91,14 +91,14 @@ fn cross<T: Send>(n: usize, mut take: impl FnMut() -> Option<T>, mut put: impl F
                 let slots = receiver.slots().min(2 * CHUNK);
                 match receiver.read_chunk(slots) {
                     Ok(chunk) if slots > 0 => frames.extend(chunk),
-                    _ => std::hint::spin_loop(),
+                    _ => wait(),
                 }
                 left -= frames.len();
                 put(&mut frames);
             }
         });
         while !ready.load(Ordering::Acquire) {
-            std::hint::spin_loop();
+            wait();
         }
         let start = Instant::now();
         let mut frames = Vec::with_capacity(CHUNK);
@@ -107,7 +107,7 @@ fn cross<T: Send>(n: usize, mut take: impl FnMut() -> Option<T>, mut put: impl F
             while frames.len() < CHUNK.min(left) {
                 match take() {
                     Some(frame) => frames.push(frame),
-                    None => std::hint::spin_loop(),
+                    None => wait(),
                 }
             }
             left -= frames.len();
@@ -115,11 +115,17 @@ fn cross<T: Send>(n: usize, mut take: impl FnMut() -> Option<T>, mut put: impl F
                 let slots = sender.slots().min(frames.len());
                 match sender.write_chunk_uninit(slots) {
                     Ok(chunk) if slots > 0 => drop(chunk.fill_from_iter(frames.drain(..slots))),
-                    _ => std::hint::spin_loop(),
+                    _ => wait(),
                 }
             }
         }
         drop(other.join());
         start.elapsed().as_nanos() as f64 / n as f64
     })
+}
+
+/// Waits for the other thread, and lets it run if it shares this CPU with others.
+fn wait() {
+    (0..64).for_each(|_| std::hint::spin_loop());
+    thread::yield_now();
 }

@@ -50,33 +50,30 @@ fn run(rounds: usize, operations: u64) -> page_pool::Result<bool> {
 
     let mut cases = own(page_pool::bench::single(&owner), operations);
     cases.extend(peers.single(operations));
-    let t1 = Table::run("T1 one frame, same thread", cases, rounds);
+    let t1 = Table::print("T1 one frame, same thread", cases, rounds);
 
     let mut cases = own(page_pool::bench::burst(&owner, 64), operations);
     cases.extend(peers.burst(operations, 64));
-    let t2 = Table::run("T2 burst of 64, first line of each frame written, same thread", cases, rounds);
+    let t2 = Table::print("T2 burst of 64, first line of each frame written, same thread", cases, rounds);
 
     let mut cases = own(page_pool::bench::burst(&owner, 512), operations);
     cases.extend(peers.burst(operations, 512));
-    let t2_large = Table::run("T2 burst of 512 (exceeds the cache)", cases, rounds);
+    Table::print("T2 burst of 512 (exceeds the cache)", cases, rounds);
 
-    let t3 = Table::run("T3 allocated here, returned by another thread", cross::cases(&owner, operations), rounds);
-    let t4 = Table::run(
+    let t3 = Table::print("T3 allocated here, returned by another thread", cross::cases(&owner, operations), rounds);
+    Table::print(
         "T4 fragments of 2048 bytes, burst of 64",
         own(page_pool::bench::frags(&owner, 2048), operations),
         rounds,
     );
-    let t4_small = Table::run(
+    Table::print(
         "T4 fragments of 512 bytes, burst of 64",
         own(page_pool::bench::frags(&owner, 512), operations),
         rounds,
     );
     let t5 =
-        Table::run("T5 drop from a window of 2048 frames", own(page_pool::bench::window(&owner), operations), rounds);
+        Table::print("T5 drop from a window of 2048 frames", own(page_pool::bench::window(&owner), operations), rounds);
 
-    for table in [&t1, &t2, &t2_large, &t3, &t4, &t4_small, &t5] {
-        println!("{table}");
-    }
     let closed = owner.close();
     println!("{closed}");
     Ok(bounds::check(&t1, &t2, &t3, &t5) && closed.is_clean())

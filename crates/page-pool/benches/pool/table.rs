@@ -39,8 +39,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Warms every case up once, then runs the rounds.
-    pub(crate) fn run(title: &'static str, mut cases: Vec<Case<'_>>, rounds: usize) -> Self {
+    /// Warms every case up once, runs the rounds and prints the table.
+    pub(crate) fn print(title: &'static str, mut cases: Vec<Case<'_>>, rounds: usize) -> Self {
         let mut rows: Vec<_> = cases.iter().map(|case| (case.name.clone(), Vec::with_capacity(rounds))).collect();
         for case in &mut cases {
             (case.round)();
@@ -51,7 +51,9 @@ impl Table {
                 rows[case].1.push((cases[case].round)());
             }
         }
-        Self { title, rows }
+        let table = Self { title, rows };
+        println!("{table}");
+        table
     }
 
     /// Samples of the case of this name, ns.
