@@ -154,16 +154,17 @@ impl Port {
         Ok(Self { netns, name: name.to_owned(), ifindex, mac, ipv4, ipv6 })
     }
 
-    /// Sets offloads, goes up and gets addresses and the peer as a static neighbour.
+    /// Goes up, sets offloads and gets addresses and the peer as a static neighbour.
     fn configure(&self, spec: &LabSpec, peer: &Self) -> Result<()> {
-        let offloads: Vec<_> = spec.offloads.iter().map(|(name, on)| (name.as_str(), *on)).collect();
-        self.netns.run(Ethtool::open)?.set_offloads(self.ifindex, &offloads)?.keep();
         let mut rtnl = self.netns.rtnl()?;
         rtnl.set_no_arp(self.ifindex)?;
         if has_ipv6() {
             rtnl.set_no_link_local_address(self.ifindex)?;
         }
         rtnl.set_up(self.ifindex)?;
+        // Only now: veth_set_features() lets the peer take redirected frames only if GRO comes on while the end is up.
+        let offloads: Vec<_> = spec.offloads.iter().map(|(name, on)| (name.as_str(), *on)).collect();
+        self.netns.run(Ethtool::open)?.set_offloads(self.ifindex, &offloads)?.keep();
         rtnl.add_address(self.ifindex, self.ipv4.into(), IPV4_PREFIX_LEN)?;
         rtnl.add_neighbour(self.ifindex, peer.ipv4.into(), peer.mac)?;
         if has_ipv6() {
