@@ -10,6 +10,7 @@ mod attachment;
 mod counts;
 mod doctor;
 mod generator;
+mod measurement;
 mod observers;
 mod support;
 mod topology;
@@ -19,7 +20,12 @@ use std::process::ExitCode;
 use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
-    if let Some(code) = support::child::run_if_asked(&[attachment::CHILDREN, generator::CHILDREN, topology::CHILDREN]) {
+    if let Some(code) = support::child::run_if_asked(&[
+        attachment::CHILDREN,
+        generator::CHILDREN,
+        measurement::CHILDREN,
+        topology::CHILDREN,
+    ]) {
         return code;
     }
     let tests = [
@@ -28,6 +34,7 @@ fn main() -> ExitCode {
         counts::tests(),
         doctor::tests(),
         generator::tests(),
+        measurement::tests(),
         observers::tests(),
         topology::tests(),
     ];
