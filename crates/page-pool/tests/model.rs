@@ -17,6 +17,7 @@ enum Op {
     Drop(usize),
     DropElsewhere(usize),
     PutBulk(usize),
+    PutBulkElsewhere(usize),
     Hold(usize),
     EndHold(usize),
     EndHoldElsewhere(usize),
@@ -36,10 +37,11 @@ fn op() -> impl Strategy<Value = Op> {
     let n = 0..1000_usize;
     prop_oneof![
         8 => Just(Op::Alloc),
-        2 => (1..80_usize).prop_map(Op::AllocBulk),
+        4 => (1..200_usize).prop_map(Op::AllocBulk),
         3 => n.clone().prop_map(Op::Drop),
         4 => n.clone().prop_map(Op::DropElsewhere),
-        1 => (1..40_usize).prop_map(Op::PutBulk),
+        2 => (1..200_usize).prop_map(Op::PutBulk),
+        2 => (1..200_usize).prop_map(Op::PutBulkElsewhere),
         2 => n.clone().prop_map(Op::Hold),
         1 => n.clone().prop_map(Op::EndHold),
         1 => n.clone().prop_map(Op::EndHoldElsewhere),
@@ -65,6 +67,7 @@ struct Elsewhere {
 
 enum Job {
     Drop(Box<dyn Send>),
+    PutBulk(Vec<Frame>),
     Return(Returner, Frame),
     Flush(Returner),
     Returned(Returner),
@@ -84,6 +87,10 @@ impl Elsewhere {
                     Job::Flush(mut returner) => {
                         returner.flush();
                         Job::Returned(returner)
+                    }
+                    Job::PutBulk(mut frames) => {
+                        Frame::put_bulk(&mut frames);
+                        Job::Done
                     }
                     Job::Drop(handle) => {
                         drop(handle);
@@ -222,6 +229,11 @@ impl World {
                 let mut some: Vec<_> = (0..n).map_while(|i| pick(&mut self.frames, i)).collect();
                 some.iter().for_each(|frame| self.end_frame(frame));
                 Frame::put_bulk(&mut some);
+            }
+            Op::PutBulkElsewhere(n) => {
+                let some: Vec<_> = (0..n).map_while(|i| pick(&mut self.frames, i)).collect();
+                some.iter().for_each(|frame| self.end_frame(frame));
+                self.elsewhere.run(Job::PutBulk(some));
             }
             Op::Hold(n) => {
                 if !self.frames.is_empty() {
