@@ -14,6 +14,7 @@ pub mod netlink;
 pub mod observe;
 pub mod observed;
 pub mod packet;
+
 pub mod reading;
 pub mod record;
 pub mod report;

@@ -17,6 +17,8 @@ pub struct Observed {
     /// The timed slices.
     #[serde(with = "crate::record::slices")]
     pub slices: Vec<Slice>,
+    /// How many of them each round gave, in order; between rounds everything was loaded anew.
+    pub rounds: Vec<usize>,
     /// Slices that found the ring full.
     pub slices_lost: u64,
     /// Packets whose program was not in the dispatcher's table.
@@ -51,6 +53,22 @@ pub struct Observed {
     pub lab_after: LabDescription,
     /// NAPI threads and their CPUs.
     pub placement: PlacementState,
+}
+
+impl Observed {
+    /// The slices of each round.
+    #[must_use]
+    pub fn slices_by_round(&self) -> Vec<&[Slice]> {
+        let mut rest = self.slices.as_slice();
+        self.rounds
+            .iter()
+            .map(|length| {
+                let (round, after) = rest.split_at((*length).min(rest.len()));
+                rest = after;
+                round
+            })
+            .collect()
+    }
 }
 
 /// Packets counted on their way from the generator to the verdict.

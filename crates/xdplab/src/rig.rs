@@ -1,5 +1,6 @@
 //! The lab carries out a plan: it is built, measured and taken down again.
 
+use std::mem::{replace, take};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -20,6 +21,8 @@ use crate::topology::{Lab, LabDescription, LabSpec, PlacementState, Port};
 
 /// Traffic before the first slice that counts: frequency, caches and rings settle.
 const RAMP: Duration = Duration::from_millis(300);
+/// Traffic before the first slice of a round that counts: caches and branch predictors settle.
+const SETTLE: Duration = Duration::from_millis(40);
 /// How often slices are fetched; the ring holds seconds of them.
 const DRAIN_EVERY: Duration = Duration::from_millis(20);
 /// How long packets may be under way after the generator has stopped.
@@ -40,7 +43,7 @@ impl Rig for LabRig {
         let observers = Observers::attach(bench.watch())?;
         progress.stage("sending");
         let generator = LiveFrames::start(&bench.traffic(plan, frame), &bench.lab.generator.netns)?;
-        let sampled = bench.sample(plan, &generator, progress, stop);
+        let sampled = bench.rounds(plan, &generator, progress, stop);
         let generated = generator.stop()?.packets;
         let sampled = sampled?;
         progress.stage("taking the lab down");
@@ -53,19 +56,41 @@ impl Rig for LabRig {
 
 /// Everything set up for one measurement. Fields are dropped in this order: first what is attached, last the lab.
 struct Bench {
-    _attachment: Attachment,
+    attachment: Attachment,
     sink: Option<(Attachment, Sink)>,
     device: SlicedDevice,
     reader: SliceReader,
+    retired: Counted,
     interface_before: LinkStats,
     placement: PlacementState,
     described: LabDescription,
     lab: Lab,
 }
 
+/// What the devices of earlier rounds counted.
+#[derive(Default)]
+struct Counted {
+    dispatcher: DispatcherCounts,
+    /// For each RX queue, each possible CPU.
+    programs: Vec<Vec<Counts>>,
+}
+
+impl Counted {
+    fn add(&mut self, dispatcher: &DispatcherCounts, programs: Vec<Vec<Counts>>) {
+        self.dispatcher += dispatcher;
+        self.programs.resize_with(programs.len().max(self.programs.len()), Vec::new);
+        for (sum, counts) in self.programs.iter_mut().zip(programs) {
+            sum.resize_with(counts.len().max(sum.len()), Counts::default);
+            sum.iter_mut().zip(counts).for_each(|(sum, counts)| *sum += counts);
+        }
+    }
+}
+
 /// What was taken while the generator ran.
 struct Sampled {
     slices: Vec<Slice>,
+    /// Slices of each round.
+    rounds: Vec<usize>,
     seconds: f64,
     interrupted: bool,
     cpu_shares: Reading<Vec<(u32, Reading<CpuShares>)>>,
@@ -75,20 +100,17 @@ impl Bench {
     fn set_up(plan: &Plan) -> Result<Self> {
         let spec = LabSpec { queues: plan.queues, mtu: plan.mtu, ..LabSpec::new(plan.placement) };
         let lab = Lab::build(&spec)?;
-        let variants = plan.variants();
-        let count = u16::try_from(variants.len()).unwrap_or(u16::MAX);
-        let schedule = Schedule::draw(count, plan.copies, plan.seed)?;
-        let cut = (plan.slice_packets, plan.warmup_packets);
-        let (device, reader) = SlicedDevice::load(&variants, &schedule, cut, u32::from(plan.queues))?;
+        let (device, reader) = load(plan, 0)?;
         let sink = if plan.returns_packets() { Some(attach_sink(&lab.generator)?) } else { None };
         let attachment = lab.dut.netns.run(|| Attachment::attach(device.fd()?, lab.dut.ifindex, plan.xdp_mode))?;
         let placement = lab.apply_placement()?;
         must_take_redirected(&lab.generator)?;
         Ok(Self {
-            _attachment: attachment,
+            attachment,
             sink,
             device,
             reader,
+            retired: Counted::default(),
             interface_before: interface_stats(&lab.dut)?,
             placement,
             described: lab.describe()?,
@@ -111,45 +133,88 @@ impl Bench {
         }
     }
 
-    fn sample(
+    /// Takes slices in rounds; for each, everything that slices depend on is loaded anew while packets go on.
+    fn rounds(
         &mut self,
         plan: &Plan,
         generator: &LiveFrames,
         progress: &mut dyn Progress,
         stop: &AtomicBool,
     ) -> Result<Sampled> {
-        let mut slices = Vec::new();
-        sleep(RAMP);
-        self.reader.drain(&mut slices);
-        slices.clear();
         let times = CpuTimes::read();
+        let mut sampled = Sampled {
+            slices: Vec::new(),
+            rounds: Vec::new(),
+            seconds: 0.0,
+            interrupted: false,
+            cpu_shares: no_shares(),
+        };
+        sleep(RAMP);
+        for round in 0..plan.rounds {
+            if round > 0 {
+                self.load_anew(plan, round)?;
+            }
+            let before = sampled.slices.len();
+            self.sample(plan, generator, &mut sampled, progress, stop)?;
+            sampled.rounds.push(sampled.slices.len() - before);
+            sampled.interrupted = stop.load(Ordering::Relaxed);
+            if sampled.interrupted {
+                break;
+            }
+        }
+        sampled.cpu_shares = times.and_then(|before| Ok(CpuTimes::read()?.since(&before).into_iter().collect())).into();
+        Ok(sampled)
+    }
+
+    /// Puts a newly loaded device in the place of the present one, whose counts are kept.
+    fn load_anew(&mut self, plan: &Plan, round: u16) -> Result<()> {
+        let (device, reader) = load(plan, round)?;
+        self.attachment.replace(device.fd()?)?;
+        let (old_device, old_reader) = (replace(&mut self.device, device), replace(&mut self.reader, reader));
+        // A poll that began before the change goes on with the old program to its end.
+        sleep(DRAIN_EVERY);
+        self.retired.add(&old_reader.counts()?, old_device.counts()?);
+        Ok(())
+    }
+
+    fn sample(
+        &mut self,
+        plan: &Plan,
+        generator: &LiveFrames,
+        sampled: &mut Sampled,
+        progress: &mut dyn Progress,
+        stop: &AtomicBool,
+    ) -> Result<()> {
+        let seconds = plan.seconds / f64::from(plan.rounds);
+        let first = sampled.slices.len();
+        sleep(SETTLE);
+        self.reader.drain(&mut sampled.slices);
+        sampled.slices.truncate(first);
         let begin = Instant::now();
-        while begin.elapsed().as_secs_f64() < plan.seconds && !stop.load(Ordering::Relaxed) {
+        while begin.elapsed().as_secs_f64() < seconds && !stop.load(Ordering::Relaxed) {
             if !generator.is_running() {
                 return Err(Error::invalid("keep the generator running", "its threads ended before their time"));
             }
             sleep(DRAIN_EVERY);
-            self.reader.drain(&mut slices);
-            progress.sampling(begin.elapsed().as_secs_f64(), plan.seconds, slices.len());
+            self.reader.drain(&mut sampled.slices);
+            progress.sampling(sampled.seconds + begin.elapsed().as_secs_f64(), plan.seconds, sampled.slices.len());
         }
-        Ok(Sampled {
-            slices,
-            seconds: begin.elapsed().as_secs_f64(),
-            interrupted: stop.load(Ordering::Relaxed),
-            cpu_shares: times.and_then(|before| Ok(CpuTimes::read()?.since(&before).into_iter().collect())).into(),
-        })
+        sampled.seconds += begin.elapsed().as_secs_f64();
+        Ok(())
     }
 
     /// Reads every counter once no packet is under way any more.
-    fn observe(&self, observers: &Observers, sampled: Sampled, generated: u64) -> Result<Observed> {
-        let counts = self.settle()?;
-        let programs = self.device.counts()?;
+    fn observe(&mut self, observers: &Observers, sampled: Sampled, generated: u64) -> Result<Observed> {
+        let mut counted = take(&mut self.retired);
+        counted.add(&self.settle()?, self.device.counts()?);
+        let Counted { dispatcher: counts, programs } = counted;
         let total = sum(programs.iter().flatten());
         let interface = interface_stats(&self.lab.dut)?;
         let sink = self.sink.as_ref().map(|(_, sink)| sink.packets()).transpose()?;
         let xdp = self.lab.dut.netns.rtnl()?.link_by_index(self.lab.dut.ifindex)?.xdp;
         Ok(Observed {
             slices: sampled.slices,
+            rounds: sampled.rounds,
             slices_lost: counts.lost,
             packets_without_program: counts.misses,
             seconds: sampled.seconds,
@@ -191,6 +256,20 @@ impl Bench {
             before = now;
         }
     }
+}
+
+/// Loads the device of a round; its programs, their places in memory and the schedule are drawn from the plan's seed.
+fn load(plan: &Plan, round: u16) -> Result<(SlicedDevice, SliceReader)> {
+    let variants = plan.variants();
+    let count = u16::try_from(variants.len()).unwrap_or(u16::MAX);
+    let seed = plan.seed.wrapping_add(u64::from(round));
+    let schedule = Schedule::draw(count, plan.copies, seed)?;
+    let cut = (plan.slice_packets, plan.warmup_packets);
+    SlicedDevice::load(&variants, &schedule, cut, u32::from(plan.queues), seed)
+}
+
+fn no_shares() -> Reading<Vec<(u32, Reading<CpuShares>)>> {
+    Reading::not_available("no slices were taken")
 }
 
 fn sum<'a>(counts: impl IntoIterator<Item = &'a Counts>) -> Counts {

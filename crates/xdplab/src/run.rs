@@ -23,8 +23,11 @@ pub struct Plan {
     pub baseline: ProgramSpec,
     /// What is compared with the baseline.
     pub candidates: Vec<ProgramSpec>,
-    /// Separately loaded copies of each variant; with one, layout can't be told from the change.
+    /// Separately loaded copies of each variant in a round.
     pub copies: u16,
+    /// Rounds, for each of which everything is loaded anew, elsewhere in memory; with one, what its copies share can't be
+    /// told from the change.
+    pub rounds: u16,
     /// Packets timed in a slice.
     pub slice_packets: u32,
     /// Packets after a switch that are handled and not timed.
@@ -58,8 +61,10 @@ impl Plan {
     pub const WARMUP_PACKETS: u32 = 64;
     /// Packets of a slice.
     pub const SLICE_PACKETS: u32 = 1024;
-    /// Copies of each variant.
-    pub const COPIES: u16 = 4;
+    /// Copies of each variant in a round.
+    pub const COPIES: u16 = 2;
+    /// Rounds: six to twelve hold the truth where costs jump between two values (see [`stats::compare_rounds`]).
+    pub const ROUNDS: u16 = 8;
     /// Effects up to this are in the reach of memory layout.
     pub const FLOOR_NS: f64 = 0.1;
 
@@ -78,6 +83,7 @@ impl Plan {
             baseline,
             candidates,
             copies: Self::COPIES,
+            rounds: Self::ROUNDS,
             slice_packets: Self::SLICE_PACKETS,
             warmup_packets: Self::WARMUP_PACKETS,
             seconds: 10.0,
@@ -225,12 +231,12 @@ pub fn compare(plan: &Plan, rig: &mut dyn Rig, progress: &mut dyn Progress, stop
 #[must_use]
 pub fn analyse(plan: Plan, observed: Observed) -> Case {
     let names: Vec<String> = plan.variants().iter().map(ToString::to_string).collect();
-    let control = stats::compare(&observed.slices, BASELINE, CONTROL, plan.level).ok();
+    let rounds = observed.slices_by_round();
+    let control = stats::compare_rounds(&rounds, BASELINE, CONTROL, plan.level).ok();
     let mut guards = guard::run_guards(&observed, plan.xdp_mode, &names);
     guards.extend(control.as_ref().map(guard::control));
     let rules = Rules { level: plan.level, floor_ns: plan.floor_ns, margin_ns: plan.margin_ns };
-    let Weighed { costs, comparisons } =
-        weigh(&observed.slices, &names, control.as_ref(), rules, &guard::failed(&guards));
+    let Weighed { costs, comparisons } = weigh(&rounds, &names, control.as_ref(), rules, &guard::failed(&guards));
     Case { plan, costs, control, comparisons, guards, observed }
 }
 
@@ -253,10 +259,10 @@ pub struct Weighed {
     pub comparisons: Vec<Compared>,
 }
 
-/// Costs and verdicts from slices whose variants are baseline, control and candidates, named in `names`.
+/// Costs and verdicts from rounds of slices whose variants are baseline, control and candidates, named in `names`.
 #[must_use]
 pub fn weigh(
-    slices: &[Slice],
+    rounds: &[&[Slice]],
     names: &[String],
     control: Option<&Comparison>,
     rules: Rules,
@@ -265,12 +271,15 @@ pub fn weigh(
     let costs = (0u16..)
         .zip(names)
         .filter(|(index, _)| *index != CONTROL)
-        .map(|(index, name)| Cost { variant: name.clone(), cost: stats::absolute(slices, index, rules.level).into() })
+        .map(|(index, name)| Cost {
+            variant: name.clone(),
+            cost: stats::absolute_rounds(rounds, index, rules.level).into(),
+        })
         .collect();
     let compared: Vec<_> = (0u16..)
         .zip(names)
         .filter(|(index, _)| *index >= FIRST_CANDIDATE)
-        .map(|(index, name)| (name.clone(), stats::compare(slices, BASELINE, index, rules.level)))
+        .map(|(index, name)| (name.clone(), stats::compare_rounds(rounds, BASELINE, index, rules.level)))
         .collect();
     let p_values: Vec<f64> =
         compared.iter().filter_map(|(_, comparison)| Some(comparison.as_ref().ok()?.difference.p_value)).collect();

@@ -5,6 +5,10 @@ mod load;
 pub use load::{Object, describe_load_error, kernel_btf, load, program, take_map};
 pub(crate) use load::{map_error, sum_per_cpu};
 
+use aya_obj::generated::{bpf_attach_type, bpf_prog_type};
+
+use crate::sys::bpf::Program;
+
 /// A committed object, built by `cargo xtask bpf` from the C source of the same name.
 #[derive(Clone, Copy, Debug)]
 pub struct Committed {
@@ -37,6 +41,17 @@ impl Committed {
     pub fn sha256(&self) -> String {
         use sha2::{Digest, Sha256};
         Sha256::digest(self.bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+/// An XDP program that nothing runs.
+pub(crate) fn filler() -> Program {
+    Program {
+        prog_type: bpf_prog_type::BPF_PROG_TYPE_XDP,
+        attach_type: bpf_attach_type::BPF_XDP,
+        flags: 0,
+        attach_btf_id: 0,
+        returns: 0,
     }
 }
 

@@ -1,6 +1,6 @@
 //! Attaching: native by default, never a silent fallback, never in place of somebody's program, read back afterwards.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 
@@ -16,7 +16,7 @@ const DRV_MODE: u32 = 1 << 2;
 /// A program on an interface; dropping it, or the end of the process, detaches.
 #[derive(Debug)]
 pub struct Attachment {
-    _link: OwnedFd,
+    link: OwnedFd,
     mode: XdpMode,
 }
 
@@ -48,7 +48,16 @@ impl Attachment {
                 format!("the kernel says {attached:?} after attaching, which is not what was asked"),
             ));
         }
-        Ok(Self { _link: link, mode })
+        Ok(Self { link, mode })
+    }
+
+    /// Puts another program in the place of the attached one, while packets go on.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn replace(&self, program: BorrowedFd<'_>) -> Result<()> {
+        link::update_xdp(self.link.as_fd(), program)
+            .map_err(|errno| Error::syscall("replace our attached XDP program", "bpf(BPF_LINK_UPDATE)", errno))
     }
 
     /// The mode, as the kernel says it.

@@ -1,10 +1,14 @@
 //! The dispatcher with all copies of all variants behind it.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 
 use aya::Ebpf;
 use aya::maps::{Array, MapData, ProgramArray, RingBuf};
 use aya::programs::{ProgramFd, Xdp};
+
+use rand::seq::SliceRandom;
+use rand::{RngExt as _, SeedableRng};
+use rand_pcg::Pcg64Mcg;
 
 use super::{Counts, DutProgram, ProgramSpec};
 use crate::bpf;
@@ -39,10 +43,12 @@ pub struct SlicedDevice {
     occupants: Vec<Vec<Box<dyn Occupant>>>,
     _programs: ProgramArray<MapData>,
     _schedule: Array<MapData, u32>,
+    _gaps: Gaps,
 }
 
 impl SlicedDevice {
-    /// Loads `schedule`'s copies of each variant, each by itself, so that each lies elsewhere in memory.
+    /// Loads `schedule`'s copies of each variant, each by itself, in an order and with gaps drawn from `seed`: where a program
+    /// lies in memory changes its cost, and programs loaded one after the other would all lie alike.
     ///
     /// `slice_packets` packets are timed in a slice, after `warmup_packets` that are not.
     ///
@@ -53,6 +59,7 @@ impl SlicedDevice {
         schedule: &Schedule,
         (slice_packets, warmup_packets): (u32, u32),
         rx_queues: u32,
+        seed: u64,
     ) -> Result<(Self, SliceReader)> {
         if slice_packets == 0 || warmup_packets == 0 {
             return Err(Error::usage(
@@ -60,8 +67,8 @@ impl SlicedDevice {
                 "a slice and its warm-up take at least one packet each",
             ));
         }
-        let copies = usize::from(schedule.slots()) / variants.len().max(1);
-        let occupants = load_occupants(variants, copies, rx_queues)?;
+        let mut gaps = Gaps::new(seed);
+        let occupants = load_occupants(variants, schedule, rx_queues, &mut gaps)?;
         let table = schedule.table();
         let entries = schedule.entries();
         let count =
@@ -92,9 +99,10 @@ impl SlicedDevice {
         }
         let ring: RingBuf<MapData> = bpf::take_map(&mut object, "slices")?;
         let states = bpf::take_map(&mut object, "states")?;
+        gaps.next()?;
         bpf::program(&mut object, "dispatch")?;
         let reader = SliceReader::new(ring, states, schedule.clone());
-        Ok((Self { object, occupants, _programs: programs, _schedule: slots }, reader))
+        Ok((Self { object, occupants, _programs: programs, _schedule: slots, _gaps: gaps }, reader))
     }
 
     /// The dispatcher's descriptor, to attach it.
@@ -128,13 +136,48 @@ impl SlicedDevice {
     }
 }
 
-fn load_occupants(variants: &[ProgramSpec], copies: usize, rx_queues: u32) -> Result<Vec<Vec<Box<dyn Occupant>>>> {
-    // Copy by copy over all variants, so that no variant gets one stretch of memory for itself.
-    let mut occupants: Vec<Vec<Box<dyn Occupant>>> = variants.iter().map(|_| Vec::new()).collect();
-    for _ in 0..copies {
-        for (variant, spec) in variants.iter().enumerate() {
-            occupants[variant].push(Box::new(DutProgram::load(*spec, rx_queues)?));
-        }
+/// Fills the table in an order drawn from the seed.
+fn load_occupants(
+    variants: &[ProgramSpec],
+    schedule: &Schedule,
+    rx_queues: u32,
+    gaps: &mut Gaps,
+) -> Result<Vec<Vec<Box<dyn Occupant>>>> {
+    let copies = usize::from(schedule.slots()) / variants.len().max(1);
+    let mut order: Vec<(usize, usize)> =
+        (0..variants.len()).flat_map(|variant| (0..copies).map(move |copy| (variant, copy))).collect();
+    order.shuffle(&mut gaps.random);
+    let mut occupants: Vec<((usize, usize), Box<dyn Occupant>)> = Vec::with_capacity(order.len());
+    for place in order {
+        gaps.next()?;
+        occupants.push((place, Box::new(DutProgram::load(variants[place.0], rx_queues)?)));
     }
-    Ok(occupants)
+    occupants.sort_by_key(|(place, _)| *place);
+    let mut by_variant: Vec<Vec<Box<dyn Occupant>>> = variants.iter().map(|_| Vec::new()).collect();
+    for ((variant, _), occupant) in occupants {
+        by_variant[variant].push(occupant);
+    }
+    Ok(by_variant)
+}
+
+/// Programs that do nothing but take up a random stretch of the memory in which the kernel keeps compiled programs.
+struct Gaps {
+    random: Pcg64Mcg,
+    programs: Vec<OwnedFd>,
+}
+
+impl Gaps {
+    /// A gap is at most this many instructions long: some lines of the instruction cache.
+    const MOST_INSTRUCTIONS: usize = 128;
+
+    fn new(seed: u64) -> Self {
+        Self { random: Pcg64Mcg::seed_from_u64(seed), programs: Vec::new() }
+    }
+
+    fn next(&mut self) -> Result<()> {
+        let filler = bpf::filler();
+        let instructions = self.random.random_range(1..=Self::MOST_INSTRUCTIONS);
+        self.programs.push(filler.load_long(instructions, "load a program that only takes up memory")?);
+        Ok(())
+    }
 }

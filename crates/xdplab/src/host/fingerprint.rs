@@ -659,7 +659,7 @@ cpu MHz\t\t: 2600.000
         }
         let mut found = 0;
         leaves(&serde_json::to_value(&env).unwrap(), &mut found);
-        assert_eq!(found, 34);
+        assert_eq!(found, 35);
         assert_eq!(
             env.one_line(),
             "CPU model not available, number of CPUs not available, hypervisor not available, Linux release not \

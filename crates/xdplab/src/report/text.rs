@@ -6,7 +6,7 @@ use crate::guard::{Guard, Outcome as GuardOutcome};
 use crate::host::Environment;
 use crate::packet::FrameLengths;
 use crate::run::{Case, Compared, Cost};
-use crate::stats::{Comparison, Interval};
+use crate::stats::{Comparison, Interval, Level};
 use crate::units::Nanos;
 use crate::verdict::{Reason, Verdict};
 
@@ -16,7 +16,7 @@ pub fn case_text(environment: &Environment, case: &Case) -> String {
     let mut text = format!("{}\n{}\n\n", environment.one_line(), set_up(case));
     text += &table(case);
     text += "\n";
-    text += &resolution(case);
+    text += &control_line(case.control.as_ref(), &case.plan.baseline.to_string());
     for compared in &case.comparisons {
         text += &why_inconclusive(&compared.candidate, &compared.verdict);
     }
@@ -34,26 +34,43 @@ fn set_up(case: &Case) -> String {
     };
     let driver = &case.observed.lab_after.dut.driver.driver;
     format!(
-        "{driver}, {} XDP, {} RX queue{}, {size}, MTU {}, {}; {} copies of each variant, slices of {} packets, {:.1} s, seed {}",
+        "{driver}, {} XDP, {}, {size}, MTU {}, {}; {} of {} of each variant, slices of {} packets, {:.1} s, seed {}",
         plan.xdp_mode,
-        plan.queues,
-        if plan.queues == 1 { "" } else { "s" },
+        count(plan.queues, "RX queue", "RX queues"),
         plan.mtu,
         plan.placement,
-        plan.copies,
+        count(plan.rounds, "round", "rounds"),
+        count(plan.copies, "copy", "copies"),
         plan.slice_packets,
         case.observed.seconds,
         plan.seed,
     )
 }
 
+/// A number and what it counts.
+fn count(number: u16, one: &str, many: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { many })
+}
+
 fn table(case: &Case) -> String {
-    let interval = format!("{:.0} % interval", case.plan.level.get() * 100.0);
-    let header = ["variant", "ns/packet", &interval, "Mpps", "Δ ns", &interval, "Δ %", "verdict"];
-    let (baseline, candidates) = case.costs.split_at(case.costs.len().min(1));
+    cost_table("variant", "ns/packet", "Mpps", case.plan.level, &case.costs, &case.comparisons)
+}
+
+/// Costs, the first of which is the baseline's, and the differences of the others from it.
+pub(super) fn cost_table(
+    what: &str,
+    unit: &str,
+    rate: &str,
+    level: Level,
+    costs: &[Cost],
+    comparisons: &[Compared],
+) -> String {
+    let interval = format!("{:.0} % interval", level.get() * 100.0);
+    let header = [what, unit, &interval, rate, "Δ ns", &interval, "Δ %", "verdict"];
+    let (baseline, candidates) = costs.split_at(costs.len().min(1));
     let baseline = baseline.first();
     let mut rows: Vec<_> = baseline.map(|cost| row(cost, baseline, None)).into_iter().collect();
-    rows.extend(candidates.iter().zip(&case.comparisons).map(|(cost, compared)| row(cost, baseline, Some(compared))));
+    rows.extend(candidates.iter().zip(comparisons).map(|(cost, compared)| row(cost, baseline, Some(compared))));
     aligned(&header, &[0, 7], rows)
 }
 
@@ -103,14 +120,14 @@ pub(super) fn verdict_word(verdict: &Verdict) -> String {
     }
 }
 
-fn resolution(case: &Case) -> String {
-    match &case.control {
+/// What baseline against itself showed, and so what the run resolves.
+pub(super) fn control_line(control: Option<&Comparison>, baseline: &str) -> String {
+    match control {
         Some(Comparison { difference, .. }) => {
             let Interval { estimate, low, high, .. } = difference.delta;
             format!(
-                "A/A control: {estimate:+.2} ns [{low:+.2}, {high:+.2}] between {} and other copies of itself; this run \
-                 resolves {:.2} ns\n",
-                case.plan.baseline,
+                "A/A control: {estimate:+.2} ns [{low:+.2}, {high:+.2}] between {baseline} and other copies of itself; this \
+                 run resolves {:.2} ns\n",
                 difference.delta.half_width()
             )
         }

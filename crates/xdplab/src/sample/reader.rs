@@ -1,5 +1,7 @@
 //! Reads timed slices out of the kernel's ring.
 
+use std::ops::AddAssign;
+
 use aya::maps::{MapData, PerCpuArray, RingBuf};
 
 use super::Schedule;
@@ -19,6 +21,15 @@ pub struct DispatcherCounts {
     pub lost: u64,
     /// Packets whose program was not in the table; they got `XDP_ABORTED`.
     pub misses: u64,
+}
+
+impl AddAssign<&Self> for DispatcherCounts {
+    fn add_assign(&mut self, other: &Self) {
+        self.cpu_packets.resize(other.cpu_packets.len().max(self.cpu_packets.len()), 0);
+        self.cpu_packets.iter_mut().zip(&other.cpu_packets).for_each(|(sum, packets)| *sum += packets);
+        self.lost += other.lost;
+        self.misses += other.misses;
+    }
 }
 
 /// `struct state` in `bpf/dispatcher.bpf.c`: seen and edge, program and index, position, start, lost, misses, before.

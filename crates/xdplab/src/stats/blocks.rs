@@ -13,6 +13,10 @@ pub(super) const BLOCKS_NEEDED: usize = FEWEST_BATCHES * BLOCKS_PER_BATCH;
 /// an interval 4 % wider than infinitely many do.
 const MOST_BATCHES: usize = 32;
 
+/// A slice that took so many times its variant's median on its CPU was stolen time or interrupted, and says nothing about the
+/// program. Far from anything that programs or frequency do, so that no variant loses slices for being itself.
+const TAINTED: f64 = 2.0;
+
 /// Locations by copy and batch.
 pub(super) struct Table {
     /// A row for each copy, in the order of (variant, copy).
@@ -25,6 +29,8 @@ pub(super) struct Table {
     pub(super) slices_used: usize,
     /// Slices without packets or without time.
     pub(super) slices_invalid: usize,
+    /// Slices that took more than [`TAINTED`] times their variant's median: time was taken from them.
+    pub(super) slices_tainted: usize,
     /// Slices of blocks that lost all of one variant, or of a CPU with too few blocks.
     pub(super) slices_unpaired: usize,
     /// From the first start to the last stop, in seconds.
@@ -60,6 +66,9 @@ impl Table {
                 return Err(NotEnough::Slices { variant });
             }
         }
+        let slices_invalid = wanted.len() - timed.len();
+        drop_tainted(&mut timed, variants);
+        let slices_tainted = wanted.len() - slices_invalid - timed.len();
         // The order within a block does not matter: only medians are taken. The sort is quick where it is right already.
         timed.sort_by_key(|(slice, _)| (slice.cpu, slice.block));
         let mut copies: Vec<(u16, u16)> = timed.iter().map(|(slice, _)| (slice.variant, slice.copy)).collect();
@@ -90,10 +99,25 @@ impl Table {
             batch_cpus: batches.iter().map(|batch| batch[0][0].0.cpu).collect(),
             blocks: batches.iter().map(|batch| batch.len()).sum(),
             slices_used: samples.len(),
-            slices_invalid: wanted.len() - timed.len(),
+            slices_invalid,
+            slices_tainted,
             slices_unpaired: timed.len() - samples.len(),
             seconds: (last_ns - first_ns) as f64 / 1e9,
         })
+    }
+}
+
+fn drop_tainted(timed: &mut Vec<Timed>, variants: &[u16]) {
+    let mut cpus: Vec<u16> = timed.iter().map(|(slice, _)| slice.cpu).collect();
+    cpus.sort_unstable();
+    cpus.dedup();
+    for &cpu in &cpus {
+        for &variant in variants {
+            let is_of = |slice: &Slice| (slice.cpu, slice.variant) == (cpu, variant);
+            let mut costs: Vec<f64> = timed.iter().filter(|(slice, _)| is_of(slice)).map(|(_, ns)| *ns).collect();
+            let Some(limit) = median(&mut costs).map(|typical| TAINTED * typical) else { continue };
+            timed.retain(|(slice, ns)| !is_of(slice) || *ns <= limit);
+        }
     }
 }
 

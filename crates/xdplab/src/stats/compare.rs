@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::blocks::{BLOCKS_NEEDED, Row, Table};
-use super::robust::percentile;
+use super::robust::{hodges_lehmann, percentile};
 use super::student::{Difference, Level, Variance, interval, mean, t_quantile};
 use super::{Interval, NotEnough, Slice};
 
@@ -20,7 +20,7 @@ pub struct Absolute {
     pub layout_included: bool,
     /// Slices the estimate is made of.
     pub slices_used: usize,
-    /// Slices left out: without packets, without time, or from a CPU with too few blocks.
+    /// Slices left out: without packets, without time, with time taken from them, or from a CPU with too few blocks.
     pub slices_left_out: usize,
 }
 
@@ -50,6 +50,8 @@ pub struct Comparison {
     pub slices_used: usize,
     /// Slices left out because no packet was counted or the time did not advance.
     pub slices_invalid: usize,
+    /// Slices left out because they took more than twice their variant's median: time was taken from them.
+    pub slices_tainted: usize,
     /// Slices left out because too few others of their block, or of their CPU, were there.
     pub slices_unpaired: usize,
     /// From the first slice's start to the last one's stop, in seconds; the sum over rounds.
@@ -83,17 +85,44 @@ pub fn absolute(slices: &[Slice], variant: u16, level: Level) -> Result<Absolute
     let table = Table::new(slices, &[variant])?;
     let side = Side::new(&table, variant);
     let spread = Spread::new(&table, &[&side], &side.batches)?;
-    let mut sorted: Vec<f64> =
-        slices.iter().filter(|slice| slice.variant == variant).filter_map(Slice::ns_per_packet).collect();
-    sorted.sort_unstable_by(f64::total_cmp);
     Ok(Absolute {
         cost: interval(side.location(), spread.variance, level)?,
-        percentiles_5_50_95_99_ns: [0.05, 0.5, 0.95, 0.99].map(|p| percentile(&sorted, p).unwrap_or(0.0)),
+        percentiles_5_50_95_99_ns: percentiles(slices.iter(), variant),
         copies: side.rows.len(),
         layout_included: spread.layout.is_some(),
         slices_used: table.slices_used,
-        slices_left_out: table.slices_invalid + table.slices_unpaired,
+        slices_left_out: table.slices_invalid + table.slices_tainted + table.slices_unpaired,
     })
+}
+
+/// The cost of `variant` over rounds, between which everything was loaded anew: the mean of the rounds' costs with Student's
+/// interval, in which what moves from round to round is held. One round is [`absolute`].
+///
+/// # Errors
+///
+/// [`NotEnough`] without rounds, or of the first round that has not enough.
+pub fn absolute_rounds(rounds: &[&[Slice]], variant: u16, level: Level) -> Result<Absolute, NotEnough> {
+    let of_round = rounds.iter().map(|slices| absolute(slices, variant, level)).collect::<Result<Vec<_>, _>>()?;
+    let costs: Vec<f64> = of_round.iter().map(|round| round.cost.estimate).collect();
+    let (Some(&first), Some(cost)) = (of_round.first(), mean(&costs)) else {
+        return Err(NotEnough::Slices { variant });
+    };
+    let Some(variance) = Variance::of_mean(&costs) else { return Ok(first) };
+    Ok(Absolute {
+        cost: interval(cost, variance, level)?,
+        percentiles_5_50_95_99_ns: percentiles(rounds.iter().copied().flatten(), variant),
+        layout_included: true,
+        slices_used: of_round.iter().map(|round| round.slices_used).sum(),
+        slices_left_out: of_round.iter().map(|round| round.slices_left_out).sum(),
+        ..first
+    })
+}
+
+fn percentiles<'a>(slices: impl Iterator<Item = &'a Slice>, variant: u16) -> [f64; 4] {
+    let mut sorted: Vec<f64> =
+        slices.filter(|slice| slice.variant == variant).filter_map(Slice::ns_per_packet).collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    [0.05, 0.5, 0.95, 0.99].map(|p| percentile(&sorted, p).unwrap_or(0.0))
 }
 
 /// The cost of `candidate` minus that of `baseline`.
@@ -121,6 +150,7 @@ pub fn compare(slices: &[Slice], baseline: u16, candidate: u16, level: Level) ->
         blocks: table.blocks,
         slices_used: table.slices_used,
         slices_invalid: table.slices_invalid,
+        slices_tainted: table.slices_tainted,
         slices_unpaired: table.slices_unpaired,
         seconds: table.seconds,
         layout_variance_ns2: spread.layout.unwrap_or(0.0),
@@ -163,6 +193,7 @@ pub fn compare_rounds(
         blocks: sum(|round| round.blocks),
         slices_used: sum(|round| round.slices_used),
         slices_invalid: sum(|round| round.slices_invalid),
+        slices_tainted: sum(|round| round.slices_tainted),
         slices_unpaired: sum(|round| round.slices_unpaired),
         seconds: compared.iter().map(|round| round.seconds).sum(),
         layout_variance_ns2: 0.0,
@@ -230,7 +261,7 @@ impl<'a> Side<'a> {
             .rows
             .iter()
             .filter(|row| row.variant == variant)
-            .filter_map(|row| Some((row, mean(&row.batches.iter().copied().flatten().collect::<Vec<_>>())?)))
+            .filter_map(|row| Some((row, hodges_lehmann(&row.batches.iter().copied().flatten().collect::<Vec<_>>())?)))
             .unzip();
         let batches = (0..table.batch_cpus.len())
             .map(|batch| {

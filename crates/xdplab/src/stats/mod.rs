@@ -7,8 +7,9 @@
 //! 1. **Pairing.** All copies of both variants run once in every block of a millisecond or two, so from each slice the
 //!    median of the other variant's slices in its block is subtracted: what moves the whole block (clock frequency, a
 //!    neighbour's load) is gone.
-//! 2. **Location.** The blocks are cut into up to 32 consecutive batches. A copy's location in a batch is the median,
-//!    which slices made slow by steal can't drag; its location is the mean over the batches.
+//! 2. **Location.** Slices that took more than twice their variant's median lost time to something else and are left out,
+//!    and counted. The blocks are cut into up to 32 consecutive batches. A copy's location in a batch is the median; its
+//!    location is Hodges and Lehmann's over the batches, so that neither slow slices nor a bad stretch of time drag it.
 //! 3. **Interval.** *Copies are the unit*: where a program lies in memory changes its cost, and no number of slices of
 //!    one copy shows by how much. The variance is that of Welch's two-sample t over the copies' locations, plus what the
 //!    batches show beyond it (something moved one variant and not the other for longer than a block), as in the
@@ -31,9 +32,9 @@ mod units;
 
 use serde::{Deserialize, Serialize};
 
-pub use compare::{Absolute, Comparison, absolute, compare, compare_rounds, sequential};
+pub use compare::{Absolute, Comparison, absolute, absolute_rounds, compare, compare_rounds, sequential};
 pub use multiple::benjamini_hochberg;
-pub use robust::{mad, median, percentile};
+pub use robust::{hodges_lehmann, mad, median, percentile};
 pub use student::{Difference, Level};
 pub use units::{UnitsComparison, compare_units};
 

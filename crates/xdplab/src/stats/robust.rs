@@ -24,6 +24,17 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
+/// The Hodges-Lehmann location: the median of the means of all pairs, each value with itself too (Annals of Mathematical
+/// Statistics 34, 1963). It is as little dragged by some bad values as a median, and wastes 5 % of good normal ones instead
+/// of 36 %. `None` without values. Takes time and memory of n².
+#[must_use]
+pub fn hodges_lehmann(values: &[f64]) -> Option<f64> {
+    let mut means: Vec<f64> = (0..values.len())
+        .flat_map(|first| values[first..].iter().map(move |second| f64::midpoint(values[first], *second)))
+        .collect();
+    median(&mut means)
+}
+
 /// The median absolute deviation from the median, times 1.4826 so that it estimates the standard deviation of normal
 /// values (Hampel 1974); `None` without values. Overwrites `values`.
 #[must_use]
@@ -45,6 +56,15 @@ mod tests {
     #[test]
     fn no_values_have_no_order() {
         assert_eq!((percentile(&[], 0.5), median(&mut []), mad(&mut [])), (None, None, None));
+    }
+
+    #[test]
+    fn the_hodges_lehmann_location_is_not_dragged_by_a_fifth_of_bad_values() {
+        // wilcox.test(c(1, 2, 3, 4, 10), conf.int = TRUE)$estimate in R gives the same.
+        assert_eq!(hodges_lehmann(&[1.0, 2.0, 3.0, 4.0, 10.0]), Some(3.0));
+        let dragged = hodges_lehmann(&[1.0, 2.0, 3.0, 4.0, -2000.0]).unwrap();
+        assert!((1.0..=3.0).contains(&dragged), "{dragged}");
+        assert_eq!(hodges_lehmann(&[]), None);
     }
 
     #[test]

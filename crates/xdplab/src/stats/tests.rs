@@ -84,7 +84,10 @@ fn intervals_hold_where_slices_are_lost() {
 
 #[test]
 fn intervals_hold_where_the_candidate_is_three_times_as_noisy() {
-    intervals_hold_on(&Machine { costs: vec![66.5, 67.5], candidate_noise: 3.0, ..short() });
+    // Of skewed noise the typical slice lies below the mean, the more the noisier it is; of symmetric noise it is the cost.
+    // With slow slices the intervals are cautious here: 250 of 250 held the truth.
+    let symmetric = Machine { candidate_noise: 3.0, skew: 0.0, slow_share: 0.0, ..short() };
+    intervals_hold_on(&Machine { costs: vec![66.5, 67.5], ..symmetric });
 }
 
 #[test]
@@ -110,7 +113,8 @@ fn intervals_over_rounds_hold_what_the_copies_of_one_round_share_and_one_round_d
 
 #[test]
 fn rounds_add_up_and_one_round_is_the_comparison_itself() {
-    let (first, second) = (short().run(1), Machine { copies: 1, ..short() }.run(2));
+    let quiet = Machine { slow_share: 0.0, ..short() };
+    let (first, second) = (quiet.run(1), Machine { copies: 1, ..quiet }.run(2));
     let alone = |slices: &[Slice]| compare(slices, 0, 1, Level::default()).unwrap();
     assert_eq!(compare_rounds(&[&first], 0, 1, Level::default()), Ok(alone(&first)));
     let both = compare_rounds(&[&first, &second], 0, 1, Level::default()).unwrap();
@@ -196,13 +200,27 @@ fn cpus_of_different_speed_are_not_paired_with_each_other() {
 
 #[test]
 fn a_cpu_that_ran_a_few_slices_is_left_out_and_counted() {
-    let machine = Machine { cpus: 2, ..short() };
+    let machine = Machine { cpus: 2, slow_share: 0.0, ..short() };
     let mut slices = machine.run(8);
     slices.retain(|slice| slice.cpu == 0 || slice.block < 7);
     let comparison = compare(&slices, 0, 1, Level::default()).unwrap();
     assert_eq!((comparison.blocks, comparison.slices_used, comparison.slices_unpaired), (160, 1280, 56));
     slices.retain(|slice| slice.cpu == 0);
     assert_eq!(compare(&slices, 0, 1, Level::default()).unwrap().difference, comparison.difference);
+}
+
+#[test]
+fn a_stretch_of_stolen_time_is_counted_and_does_not_drag_the_difference() {
+    let mut slices = Machine { copies: 2, slow_share: 0.0, ..short() }.run(10);
+    let quiet = compare(&slices, 0, 1, Level::default()).unwrap();
+    let hit = |slice: &Slice| (40..48).contains(&slice.block) && (slice.variant, slice.copy) == (0, 1);
+    for slice in slices.iter_mut().filter(|slice| hit(slice)) {
+        slice.stop_ns += 4_000_000;
+    }
+    let stolen = compare(&slices, 0, 1, Level::default()).unwrap();
+    assert_eq!((quiet.slices_tainted, stolen.slices_tainted), (0, 8));
+    let moved = stolen.difference.delta.estimate - quiet.difference.delta.estimate;
+    assert!(moved.abs() < 0.1, "{moved}");
 }
 
 #[test]
@@ -319,7 +337,8 @@ proptest! {
                 prop_assert!(value.is_finite(), "{found:?}");
             }
             prop_assert!((0.0..=1.0).contains(&p_value) && delta.low <= delta.high, "{found:?}");
-            let counted = found.slices_used + found.slices_invalid + found.slices_unpaired;
+            let counted =
+                found.slices_used + found.slices_invalid + found.slices_tainted + found.slices_unpaired;
             prop_assert_eq!(counted, slices.iter().filter(|slice| slice.variant < 2).count());
             let turned = compare(&slices, 1, 0, Level::default()).unwrap().difference.delta;
             prop_assert!((turned.estimate + delta.estimate).abs() <= 1e-9 * delta.estimate.abs());

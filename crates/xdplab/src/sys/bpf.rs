@@ -32,10 +32,19 @@ impl Program {
     /// # Errors
     /// The kernel's refusal.
     pub(crate) fn load(&self, what: &str) -> Result<OwnedFd> {
+        self.load_long(1, what)
+    }
+
+    /// Loads it with its first instruction `times` times, at least once, which makes its machine code that much longer.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(crate) fn load_long(&self, times: usize, what: &str) -> Result<OwnedFd> {
         // `r0 = imm` and `exit` (Documentation/bpf/standardization/instruction-set.rst); neither uses the register byte's
         // halves, which change places with the byte order.
         let [a, b, c, d] = self.returns.to_ne_bytes();
-        let instructions: [[u8; 8]; 2] = [[0xb7, 0, 0, 0, a, b, c, d], [0x95, 0, 0, 0, 0, 0, 0, 0]];
+        let mut instructions: Vec<[u8; 8]> = vec![[0xb7, 0, 0, 0, a, b, c, d]; times.max(1)];
+        instructions.push([0x95, 0, 0, 0, 0, 0, 0, 0]);
         let mut attr = zeroed();
         attr.__bindgen_anon_3.prog_type = self.prog_type as u32;
         attr.__bindgen_anon_3.expected_attach_type = self.attach_type as u32;

@@ -15,6 +15,34 @@ const BPF_LINK_CREATE: i32 = 28;
 /// `BPF_XDP` of enum bpf_attach_type.
 const BPF_XDP: u32 = 37;
 
+/// `BPF_LINK_UPDATE`.
+const BPF_LINK_UPDATE: i32 = 29;
+
+/// The part of union bpf_attr that `BPF_LINK_UPDATE` reads.
+#[repr(C)]
+struct LinkUpdate {
+    link_fd: u32,
+    new_prog_fd: u32,
+    flags: u32,
+    old_prog_fd: u32,
+}
+
+/// Puts another program in the place of the attached one, without a packet between them seeing none. Kernel 5.9.
+///
+/// # Errors
+/// The errno of `bpf(BPF_LINK_UPDATE)`.
+pub fn update_xdp(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> Result<(), Errno> {
+    let attr = LinkUpdate {
+        link_fd: link.as_raw_fd().cast_unsigned(),
+        new_prog_fd: program.as_raw_fd().cast_unsigned(),
+        flags: 0,
+        old_prog_fd: 0,
+    };
+    // SAFETY: the kernel reads `size` bytes of `attr`, which lives through the call, and writes none.
+    Errno::result(unsafe { syscall(SYS_bpf, BPF_LINK_UPDATE, &raw const attr, size_of::<LinkUpdate>()) })?;
+    Ok(())
+}
+
 /// The part of union bpf_attr that `BPF_LINK_CREATE` reads for XDP.
 #[repr(C)]
 struct LinkCreate {

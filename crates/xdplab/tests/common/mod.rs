@@ -76,8 +76,15 @@ impl FakeRig {
 impl Rig for FakeRig {
     fn measure(&mut self, plan: &Plan, progress: &mut dyn Progress, stop: &AtomicBool) -> Result<Observed> {
         progress.stage("simulating");
-        let (slices, seconds) = self.model.slices(plan, progress, stop)?;
-        let mut observed = observed(plan, slices, seconds);
+        let mut slices = Vec::new();
+        let mut rounds = Vec::new();
+        let mut begin = 1e9;
+        for round in 0..plan.rounds {
+            let before = slices.len();
+            begin = self.model.round(plan, round, begin, &mut slices, progress, stop)?;
+            rounds.push(slices.len() - before);
+        }
+        let mut observed = observed(plan, slices, rounds, (begin - 1e9) / 1e9);
         observed.interrupted = stop.load(Ordering::Relaxed);
         (self.spoil)(&mut observed);
         Ok(observed)
@@ -85,11 +92,20 @@ impl Rig for FakeRig {
 }
 
 impl Model {
-    /// The slices of a run, and the seconds that it took.
-    fn slices(&self, plan: &Plan, progress: &mut dyn Progress, stop: &AtomicBool) -> Result<(Vec<Slice>, f64)> {
+    /// Takes the slices of a round that begins at a time in ns; gives the time of its end.
+    fn round(
+        &self,
+        plan: &Plan,
+        round: u16,
+        begin: f64,
+        slices: &mut Vec<Slice>,
+        progress: &mut dyn Progress,
+        stop: &AtomicBool,
+    ) -> Result<f64> {
         let variants = plan.variants();
-        let schedule = Schedule::draw(u16::try_from(variants.len()).unwrap(), plan.copies, plan.seed)?;
-        let mut random = Pcg64Mcg::seed_from_u64(self.seed);
+        let seed = plan.seed.wrapping_add(u64::from(round));
+        let schedule = Schedule::draw(u16::try_from(variants.len()).unwrap(), plan.copies, seed)?;
+        let mut random = Pcg64Mcg::seed_from_u64(self.seed.wrapping_add(u64::from(round)));
         let costs: Vec<Vec<f64>> = variants
             .iter()
             .enumerate()
@@ -99,9 +115,8 @@ impl Model {
                 (0..plan.copies).map(|_| cost + self.layout_sd_ns * normal(&mut random)).collect()
             })
             .collect();
-        let (begin, end) = (1e9, 1e9 + plan.seconds * 1e9);
+        let end = begin + plan.seconds * 1e9 / f64::from(plan.rounds);
         let (mut now, mut looked, mut drift) = (begin, begin, normal(&mut random));
-        let mut slices = Vec::new();
         for position in 0.. {
             if now >= end || stop.load(Ordering::Relaxed) {
                 break;
@@ -127,10 +142,10 @@ impl Model {
             });
             if now - looked > LOOK_EVERY_NS {
                 looked = now;
-                progress.sampling((now - begin) / 1e9, plan.seconds, slices.len());
+                progress.sampling((now - 1e9) / 1e9, plan.seconds, slices.len());
             }
         }
-        Ok((slices, (now - begin) / 1e9))
+        Ok(now)
     }
 }
 
@@ -141,7 +156,7 @@ fn normal(random: &mut Pcg64Mcg) -> f64 {
 }
 
 /// Everything that a faultless lab would show beside these slices.
-fn observed(plan: &Plan, slices: Vec<Slice>, seconds: f64) -> Observed {
+fn observed(plan: &Plan, slices: Vec<Slice>, rounds: Vec<usize>, seconds: f64) -> Observed {
     let received = slices.len() as u64 * u64::from(plan.slice_packets + plan.warmup_packets);
     let dropped_at_transmit = received / 100;
     let generated = received + dropped_at_transmit;
@@ -152,6 +167,7 @@ fn observed(plan: &Plan, slices: Vec<Slice>, seconds: f64) -> Observed {
     let pages = |pages| Pages { held: pages, released: pages };
     let lab = lab(plan);
     Observed {
+        rounds,
         slices,
         slices_lost: 0,
         packets_without_program: 0,
@@ -236,7 +252,12 @@ pub(crate) fn program(operation: Operation, extra_mul: u32) -> ProgramSpec {
 /// A plan of half a simulated second in `same` placement; a baseline without multiplications.
 pub(crate) fn plan(candidates: Vec<ProgramSpec>) -> Plan {
     let baseline = program(Operation::NoTouch, 0);
-    Plan { seconds: 0.5, ..Plan::new("fake", baseline, candidates, Placement::Same { cpu: 1 }, 7) }
+    Plan {
+        seconds: 0.5,
+        copies: 4,
+        rounds: 1,
+        ..Plan::new("fake", baseline, candidates, Placement::Same { cpu: 1 }, 8)
+    }
 }
 
 /// Keeps nothing of the progress.
