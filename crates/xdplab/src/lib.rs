@@ -14,6 +14,8 @@ pub mod netlink;
 pub mod observe;
 pub mod observed;
 pub mod packet;
+pub mod pool;
+pub mod published;
 
 pub mod reading;
 pub mod record;

@@ -8,12 +8,14 @@ use clap::{Args, ValueEnum};
 use super::progress::ProgressLine;
 use super::{Ending, output, signals};
 use crate::device::{Action, Operation, ProgramSpec};
-use crate::error::Result;
-use crate::host::Environment;
+use crate::error::{Error, Result};
+use crate::host::{self, Environment};
+use crate::pool;
 use crate::record::{self, Record};
 use crate::report;
 use crate::rig::LabRig;
-use crate::run::{self, Plan};
+use crate::run::{self, Plan, Rules};
+use crate::stats::Level;
 use crate::topology::Placement;
 
 /// Options of the demo.
@@ -55,6 +57,9 @@ impl Default for Options {
 /// Runs the demo.
 pub(crate) fn run(options: &Options) -> Result<Ending> {
     let stop = signals::stop_flag()?;
+    if let Err(missing) = host::require_privileges() {
+        return without_privileges(options, &missing, &stop);
+    }
     let plan = plan(options)?;
     let path = match &options.record {
         Some(path) => path.clone(),
@@ -62,7 +67,7 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
     };
     let mut record = Record::begin(Environment::read(), std::env::args().collect());
     let mut progress = ProgressLine::new();
-    let case = measure(&plan, &mut progress, &stop);
+    let case = run::compare(&plan, &mut LabRig, &mut progress, &stop);
     drop(progress);
     let case = case?;
     output::text(&report::case_text(&record.environment, &case))?;
@@ -72,8 +77,16 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
-fn measure(plan: &Plan, progress: &mut ProgressLine, stop: &AtomicBool) -> Result<run::Case> {
-    run::compare(plan, &mut LabRig, progress, stop)
+/// Measures what needs no privileges, and says what the real thing needs.
+fn without_privileges(options: &Options, missing: &Error, stop: &AtomicBool) -> Result<Ending> {
+    let rules = Rules { level: Level::default(), floor_ns: Plan::FLOOR_NS, margin_ns: None };
+    let seed = options.seed.unwrap_or_else(run::fresh_seed);
+    let mut progress = ProgressLine::new();
+    let case = pool::measure(options.seconds, seed, rules, &mut progress, stop);
+    drop(progress);
+    output::text(&report::pool_text(&Environment::read(), &case?, rules.level))?;
+    output::text(&format!("\nno packet was sent: {missing}\n"))?;
+    Ok(Ending::Done)
 }
 
 fn plan(options: &Options) -> Result<Plan> {

@@ -1,7 +1,9 @@
 //! What is printed of a record. It sees the record and nothing else.
 
 mod across;
+mod pool;
 mod text;
 
 pub use across::across_text;
+pub use pool::pool_text;
 pub use text::case_text;

@@ -68,7 +68,9 @@ impl Variance {
         let weights: f64 = parts.iter().map(|part| part.value.powi(2) / part.degrees_of_freedom).sum();
         let fewest = parts.iter().map(|part| part.degrees_of_freedom).fold(f64::INFINITY, f64::min);
         // Equal values everywhere leave 0 / 0; the fewest degrees of freedom are then the cautious choice.
-        let degrees_of_freedom = if weights > 0.0 { value.powi(2) / weights } else { fewest };
+        // Satterthwaite's formula falls below 1 where a part is itself a small difference of large variances; Student's t with
+        // less than one degree of freedom has quantiles of hundreds, which says nothing about the data.
+        let degrees_of_freedom = if weights > 0.0 { (value.powi(2) / weights).max(1.0) } else { fewest };
         Self { value, degrees_of_freedom }
     }
 
