@@ -37,6 +37,15 @@ impl<T> Reading<T> {
         }
     }
 
+    /// The value or the reason, borrowed.
+    #[must_use]
+    pub fn as_ref(&self) -> Reading<&T> {
+        match self {
+            Self::Known(value) => Reading::Known(value),
+            Self::NotAvailable { why } => Reading::not_available(why),
+        }
+    }
+
     /// The reading as a result whose error is the reason.
     ///
     /// # Errors

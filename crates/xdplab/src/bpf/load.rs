@@ -1,15 +1,18 @@
 //! Loading: constants set, map sizes set, frags where the kernel takes it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use aya::maps::{Map, MapData};
 use aya::programs::{ProgramError, Xdp};
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
+use aya_obj::generated::{BPF_F_XDP_HAS_FRAGS, bpf_attach_type, bpf_prog_type};
 use nix::errno::Errno;
 
 use super::Committed;
 use crate::error::{Error, Result};
+use crate::sys::bpf::Program;
 
 /// What the loader sets in an object before it goes into the kernel.
 #[derive(Clone, Debug, Default)]
@@ -34,6 +37,38 @@ pub fn kernel_btf() -> Result<&'static Btf> {
     })
 }
 
+/// Whether this kernel takes XDP programs with frags (`BPF_F_XDP_HAS_FRAGS`, kernel 5.18): tried once in a process.
+/// Without them a program is refused on an interface whose frames span several buffers.
+#[must_use]
+pub fn takes_frags() -> bool {
+    static TAKES: OnceLock<bool> = OnceLock::new();
+    *TAKES.get_or_init(|| {
+        let program = Program {
+            prog_type: bpf_prog_type::BPF_PROG_TYPE_XDP,
+            attach_type: bpf_attach_type::BPF_XDP,
+            flags: BPF_F_XDP_HAS_FRAGS,
+            attach_btf_id: 0,
+            returns: 0,
+        };
+        let refused = program.load("load an XDP program with frags").err().and_then(|error| error.errno());
+        // The answer to a flag that the kernel does not know; any other says nothing about frags.
+        refused != Some(Errno::EINVAL)
+    })
+}
+
+/// The object with its `xdp.frags` sections renamed to `xdp`, which a loader reads as programs without frags. The name is
+/// cut where it stands, so that nothing in the object moves.
+fn without_frags(object: &[u8]) -> Vec<u8> {
+    const NAME: &[u8] = b"xdp.frags\0";
+    let mut object = object.to_vec();
+    let mut at = 0;
+    while let Some(found) = object[at..].windows(NAME.len()).position(|window| window == NAME) {
+        at += found + "xdp".len();
+        object[at] = 0;
+    }
+    object
+}
+
 /// Creates the object's maps and makes its programs ready to be loaded one by one.
 ///
 /// # Errors
@@ -47,7 +82,8 @@ pub fn load(committed: Committed, object: &Object) -> Result<Ebpf> {
     for (name, entries) in &object.map_entries {
         loader.map_max_entries(name, *entries);
     }
-    loader.load(committed.bytes).map_err(|error| describe_ebpf_error(committed.name, &error))
+    let bytes = if takes_frags() { Cow::Borrowed(committed.bytes) } else { Cow::Owned(without_frags(committed.bytes)) };
+    loader.load(&bytes).map_err(|error| describe_ebpf_error(committed.name, &error))
 }
 
 /// Loads the program `name` of an object of ours into the kernel, if it is not there yet.
@@ -124,4 +160,32 @@ pub(crate) fn sum_per_cpu<const N: usize>(
         sum.iter_mut().zip(cpu).for_each(|(total, value)| *total += value);
         sum
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use aya_obj::{Object, ProgramSection};
+
+    use super::*;
+    use crate::bpf::{DISPATCHER, DUT, GENERATOR};
+
+    /// Name and frags of each XDP program.
+    fn programs(object: &[u8]) -> BTreeMap<String, bool> {
+        let object = Object::parse(object).unwrap();
+        let programs = object.programs.into_iter().filter_map(|(name, program)| match program.section {
+            ProgramSection::Xdp { frags, .. } => Some((name, frags)),
+            _ => None,
+        });
+        programs.collect()
+    }
+
+    #[test]
+    fn an_object_for_an_old_kernel_has_the_same_programs_without_frags() {
+        for committed in [DISPATCHER, DUT, GENERATOR] {
+            let (with, without) = (programs(committed.bytes), programs(&without_frags(committed.bytes)));
+            assert!(with.keys().eq(without.keys()) && !with.is_empty());
+            assert!(with.values().all(|frags| *frags), "{with:?}");
+            assert!(without.values().all(|frags| !frags), "{without:?}");
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 mod load;
 
-pub use load::{Object, describe_load_error, kernel_btf, load, program, take_map};
+pub use load::{Object, describe_load_error, kernel_btf, load, program, take_map, takes_frags};
 pub(crate) use load::{map_error, sum_per_cpu};
 
 use aya_obj::generated::{bpf_attach_type, bpf_prog_type};

@@ -1,8 +1,10 @@
 //! The command line: arguments as typed, one file for each command.
 
+mod basic;
 mod compare;
 mod demo;
 mod doctor;
+mod live;
 mod progress;
 mod signals;
 
@@ -10,13 +12,14 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use crate::device::Action;
 use crate::error::Result;
 
 /// Measures the Linux XDP data path in nanoseconds per packet, with an interval and a verdict.
 ///
 /// Without a command: the demo, which compares four packet operations of XDP_DROP on a throw-away veth lab.
 #[derive(Parser)]
-#[command(name = "xdplab", version, max_term_width = 100)]
+#[command(name = "xdplab", version, propagate_version = true, infer_long_args = true, max_term_width = 100)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
@@ -30,6 +33,12 @@ enum Command {
     Doctor(doctor::Options),
     /// Compare records of runs that could not interleave, such as two kernels, boot by boot
     Compare(compare::Options),
+    /// Drop all packets of an interface and count them
+    Drop(basic::Options),
+    /// Pass all packets of an interface to the network stack and count them
+    Pass(basic::Options),
+    /// Send all packets of an interface back out of it (XDP_TX) and count them
+    Tx(basic::Options),
 }
 
 /// How a command ended, other than by an error.
@@ -60,24 +69,37 @@ fn run(arguments: Arguments) -> Result<Ending> {
         Command::Demo(options) => demo::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Compare(options) => compare::run(&options),
+        Command::Drop(options) => basic::run(Action::Drop, &options),
+        Command::Pass(options) => basic::run(Action::Pass, &options),
+        Command::Tx(options) => basic::run(Action::Tx, &options),
     }
 }
 
 /// The one place that prints.
 pub(crate) mod output {
     use std::io::{self, Write};
+    use std::ops::ControlFlow;
 
     use crate::error::{Error, Result};
 
     /// Writes to standard output and flushes; a reader that has gone away ends the output without an error.
     pub(crate) fn text(text: &str) -> Result<()> {
+        tell(text).map(|_| ())
+    }
+
+    /// The same, and `Break` if the reader has gone away.
+    pub(crate) fn tell(text: &str) -> Result<ControlFlow<()>> {
         let mut stdout = io::stdout().lock();
         match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-                Err(Error::io("write to standard output", "write", &error))
-            }
-            _ => Ok(()),
+            Ok(()) => Ok(ControlFlow::Continue(())),
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+            Err(error) => Err(Error::io("write to standard output", "write", &error)),
         }
+    }
+
+    /// One line on standard error about what goes on. There is nobody to tell when that fails.
+    pub(crate) fn note(line: &str) {
+        writeln!(io::stderr().lock(), "{line}").unwrap_or_default();
     }
 
     /// One line on standard error. There is nobody to tell when that fails.

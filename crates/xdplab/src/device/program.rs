@@ -5,13 +5,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use aya::Ebpf;
 use aya::maps::{MapData, PerCpuArray};
 use aya::programs::ProgramFd;
+use serde::{Deserialize, Serialize};
 
 use super::ProgramSpec;
 use crate::bpf;
 use crate::error::{Error, Result};
 
 /// What a program counted, per CPU and RX queue.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counts {
     /// Packets the program saw; each got the program's verdict except the aborted ones.
     pub packets: u64,

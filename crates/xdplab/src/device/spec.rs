@@ -32,6 +32,12 @@ impl Action {
     }
 }
 
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&name_of(self))
+    }
+}
+
 /// What a program does with a packet before its verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
@@ -107,7 +113,7 @@ fn name_of(value: &impl ValueEnum) -> String {
 
 impl fmt::Display for ProgramSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", name_of(&self.action), name_of(&self.operation))?;
+        write!(f, "{}:{}", self.action, name_of(&self.operation))?;
         if self.load_mode != LoadMode::Dpa {
             write!(f, ":{}", name_of(&self.load_mode))?;
         }

@@ -30,6 +30,29 @@ pub struct Watch {
     pub xmit_to: Interface,
 }
 
+/// A set of counters that is observed by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Figure {
+    /// [`Observers::exceptions`].
+    Exceptions,
+    /// [`Observers::redirect_errors`].
+    RedirectErrors,
+    /// [`Observers::xmit`].
+    Xmit,
+    /// [`Observers::napi`].
+    Napi,
+    /// [`Observers::softirqs_per_cpu`].
+    Softirqs,
+    /// [`Observers::page_pools`].
+    PagePools,
+}
+
+impl Figure {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Exceptions, Self::RedirectErrors, Self::Xmit, Self::Napi, Self::Softirqs, Self::PagePools];
+}
+
 /// `xdp_devmap_xmit`: frames that redirects gave to the driver's `ndo_xdp_xmit`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Xmit {
@@ -114,15 +137,30 @@ impl Observers {
     /// # Errors
     /// The object could not be loaded at all; a missing tracepoint is no error.
     pub fn attach(watch: Watch) -> Result<Self> {
+        Self::attach_only(watch, &Figure::ALL)
+    }
+
+    /// Attaches the observers of these figures; the other figures are not available.
+    ///
+    /// # Errors
+    /// The object could not be loaded at all; a missing tracepoint is no error.
+    pub fn attach_only(watch: Watch, figures: &[Figure]) -> Result<Self> {
+        use Figure::{Exceptions, Napi, PagePools, RedirectErrors, Softirqs, Xmit};
         let mut object = load(watch)?;
+        let wanted = |figure| figures.contains(&figure);
         Ok(Self {
-            exceptions: observed(&mut object, &["xdp_exception"], "exceptions"),
-            redirect_errors: observed(&mut object, &["xdp_redirect_err"], "redirect_errors"),
-            xmit: observed(&mut object, &["xdp_devmap_xmit"], "xmits"),
+            exceptions: observed(&mut object, wanted(Exceptions), &["xdp_exception"], "exceptions"),
+            redirect_errors: observed(&mut object, wanted(RedirectErrors), &["xdp_redirect_err"], "redirect_errors"),
+            xmit: observed(&mut object, wanted(Xmit), &["xdp_devmap_xmit"], "xmits"),
             xmit_errors: bpf::take_map(&mut object, "xmit_errors").map_err(|error| error.to_string()),
-            napi: observed(&mut object, &["napi_poll"], "napis"),
-            softirqs: observed(&mut object, &["softirq_exit", "softirq_entry"], "softirqs"),
-            pools: observed(&mut object, &["page_pool_state_release", "page_pool_state_hold"], "pools"),
+            napi: observed(&mut object, wanted(Napi), &["napi_poll"], "napis"),
+            softirqs: observed(&mut object, wanted(Softirqs), &["softirq_exit", "softirq_entry"], "softirqs"),
+            pools: observed(
+                &mut object,
+                wanted(PagePools),
+                &["page_pool_state_release", "page_pool_state_hold"],
+                "pools",
+            ),
             _object: object,
         })
     }
@@ -130,9 +168,13 @@ impl Observers {
     /// Packets whose verdict the driver could not carry out, by verdict; `XDP_ABORTED` is one of them.
     #[must_use]
     pub fn exceptions(&self) -> Reading<BTreeMap<String, u64>> {
-        by_name(&self.exceptions, |action| {
-            ACTIONS.get(action).map_or(format!("verdict {action}"), |name| (*name).into())
-        })
+        by_name(&self.exceptions, action_name)
+    }
+
+    /// The same for each possible CPU; verdicts that never failed are left out.
+    #[must_use]
+    pub fn exceptions_per_cpu(&self) -> Reading<BTreeMap<String, Vec<u64>>> {
+        per_cpu_by_name(&self.exceptions, action_name)
     }
 
     /// Redirects that failed before a queue took the frame, by errno name.
@@ -209,10 +251,13 @@ fn load(watch: Watch) -> Result<Ebpf> {
     )
 }
 
-fn observed<T>(object: &mut Ebpf, tracepoints: &[&'static str], map: &str) -> Observed<T>
+fn observed<T>(object: &mut Ebpf, wanted: bool, tracepoints: &[&'static str], map: &str) -> Observed<T>
 where
     T: TryFrom<Map, Error = aya::maps::MapError>,
 {
+    if !wanted {
+        return Err("not observed in this run".into());
+    }
     let attached = tracepoints.iter().try_for_each(|tracepoint| attach(object, tracepoint));
     attached.and_then(|()| bpf::take_map(object, map)).map_err(|error| error.to_string())
 }
@@ -231,11 +276,22 @@ fn per_cpu<T: aya::Pod>(map: &Observed<PerCpuArray<MapData, T>>) -> Reading<Vec<
     }
 }
 
+fn action_name(action: usize) -> String {
+    ACTIONS.get(action).map_or(format!("verdict {action}"), |name| (*name).into())
+}
+
 /// The entries that are not zero, named.
 fn by_name(
     map: &Observed<PerCpuArray<MapData, u64>>,
     name: impl Fn(usize) -> String,
 ) -> Reading<BTreeMap<String, u64>> {
+    per_cpu_by_name(map, name).map(|named| named.into_iter().map(|(name, cpus)| (name, cpus.iter().sum())).collect())
+}
+
+fn per_cpu_by_name(
+    map: &Observed<PerCpuArray<MapData, u64>>,
+    name: impl Fn(usize) -> String,
+) -> Reading<BTreeMap<String, Vec<u64>>> {
     let map = match map {
         Ok(map) => map,
         Err(why) => return Reading::not_available(why),
@@ -244,9 +300,8 @@ fn by_name(
     for index in 0..map.len() {
         match map.get(&index, 0) {
             Ok(values) => {
-                let count: u64 = values.iter().sum();
-                if count > 0 {
-                    named.insert(name(index as usize), count);
+                if values.iter().any(|count| *count > 0) {
+                    named.insert(name(index as usize), values.to_vec());
                 }
             }
             Err(error) => return Reading::not_available(error.to_string()),

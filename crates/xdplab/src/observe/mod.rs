@@ -6,7 +6,7 @@ mod attach_message;
 mod counters;
 
 pub use attach_message::AttachMessage;
-pub use counters::{Interface, NapiPolls, Observers, PagePools, Pages, Softirqs, Watch, Xmit, errno_name};
+pub use counters::{Figure, Interface, NapiPolls, Observers, PagePools, Pages, Softirqs, Watch, Xmit, errno_name};
 
 use aya::Ebpf;
 use aya::programs::{BtfTracePoint, ProgramError};

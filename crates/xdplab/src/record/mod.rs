@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::host::Environment;
+use crate::live::LiveRun;
 use crate::run::Case;
 
 /// The schema that this version writes and reads.
@@ -30,6 +31,9 @@ pub struct Record {
     pub environment: Environment,
     /// The measured cases, in order; written after each.
     pub cases: Vec<Case>,
+    /// Live commands.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub live_runs: Vec<LiveRun>,
 }
 
 /// The tool that wrote a record.
@@ -64,12 +68,19 @@ impl Record {
             stopped: None,
             environment,
             cases: Vec::new(),
+            live_runs: Vec::new(),
         }
     }
 
     /// Adds a case and the time.
     pub fn add(&mut self, case: Case) {
         self.cases.push(case);
+        self.stopped = Some(now());
+    }
+
+    /// Adds a live command and the time.
+    pub fn add_live(&mut self, run: LiveRun) {
+        self.live_runs.push(run);
         self.stopped = Some(now());
     }
 

@@ -1,0 +1,139 @@
+//! What every live command takes, and how it tells what it counts.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgAction, Args};
+
+use super::{Ending, output};
+use crate::error::{Error, Result};
+use crate::host::Environment;
+use crate::live::{End, EndedBy, Event, Layout, Limits, LiveRun, Start, Told, View};
+use crate::record::Record;
+
+/// Options of every live command.
+#[derive(Args, Debug)]
+pub(crate) struct Common {
+    /// Seconds from one line to the next; fractions are taken too
+    #[arg(short, long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
+    interval: Duration,
+    /// Start in extended output mode (Ctrl-\ toggles)
+    #[arg(short, long)]
+    extended: bool,
+    /// End after this time
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    duration: Option<Duration>,
+    /// End once at least so many packets were received
+    #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    count: Option<u64>,
+    /// Tell everything in JSON, one object a line
+    #[arg(long)]
+    json: bool,
+    /// Write the record to this file
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Take an interface that carries the default route or this SSH session
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Say more about what is set up
+    #[arg(short, long, action = ArgAction::Count)]
+    pub(crate) verbose: u8,
+}
+
+/// A time in seconds, such as 2 or 0.5.
+fn seconds(text: &str) -> std::result::Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_no_number| "not a number of seconds".to_owned())?;
+    // The peer's own limit is that of 32 bits; below a millisecond the reading itself would be the load.
+    if !(0.001..=f64::from(u32::MAX)).contains(&seconds) {
+        return Err(format!("not from 0.001 to {} seconds", u32::MAX));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+impl Common {
+    pub(crate) fn limits(&self) -> Limits {
+        Limits { interval: self.interval, duration: self.duration, count: self.count }
+    }
+}
+
+/// Whether the environment asks to end at once, as it does in test suites made for `xdp-bench`.
+pub(crate) fn immediate_exit() -> bool {
+    std::env::var_os("XDP_SAMPLE_IMMEDIATE_EXIT").is_some_and(|value| value == "1")
+}
+
+/// Tells a live command on standard output, and keeps it for the record if there is to be one.
+pub(crate) struct Teller<'a> {
+    options: &'a Common,
+    layout: Layout,
+    extended: bool,
+    record: Option<Record>,
+    run: Option<LiveRun>,
+}
+
+impl<'a> Teller<'a> {
+    /// Begins the record, so that a file that can't be written is known before anything is attached.
+    pub(crate) fn new(options: &'a Common, layout: Layout) -> Result<Self> {
+        let record = options.record.as_ref().map(|path| {
+            let record = Record::begin(Environment::read(), std::env::args().collect());
+            record.write(path).map(|()| record)
+        });
+        Ok(Self { options, layout, extended: options.extended, record: record.transpose()?, run: None })
+    }
+
+    /// Tells what was attached: `text` on standard error, or the event.
+    pub(crate) fn start(&mut self, start: Start, text: &str) -> Result<()> {
+        if self.options.json {
+            output::text(&json(&Event::Start(&start))?)?;
+        } else {
+            output::note(text);
+        }
+        if self.record.is_some() {
+            self.run = Some(LiveRun { start, intervals: Vec::new(), end: None });
+        }
+        Ok(())
+    }
+
+    /// Tells the end, and writes the record.
+    pub(crate) fn end(mut self, end: End) -> Result<Ending> {
+        let text = if self.options.json { json(&Event::End(&end))? } else { self.layout.end(&end) };
+        let told = output::text(&text);
+        let failed = match &end.ended_by {
+            EndedBy::Failed(why) => Err(Error::invalid("go on", why.clone())),
+            _ => Ok(Ending::Done),
+        };
+        if let (Some(path), Some(mut record), Some(run)) = (&self.options.record, self.record.take(), self.run.take()) {
+            record.add_live(LiveRun { end: Some(end), ..run });
+            record.write(path)?;
+        }
+        told.and(failed)
+    }
+}
+
+impl View for Teller<'_> {
+    fn tell(&mut self, told: Told<'_>) -> Result<ControlFlow<()>> {
+        match told {
+            Told::Interval(interval) => {
+                if let Some(run) = &mut self.run {
+                    run.intervals.push(interval.clone());
+                }
+                output::tell(&if self.options.json {
+                    json(&Event::Interval(interval))?
+                } else {
+                    self.layout.interval(interval, self.extended)
+                })
+            }
+            Told::Toggle | Told::Signal if self.options.json => Ok(ControlFlow::Continue(())),
+            Told::Toggle => {
+                self.extended = !self.extended;
+                output::tell("\n")
+            }
+            // The terminal has echoed the key; the line that follows begins on a line of its own.
+            Told::Signal => output::tell("\n"),
+        }
+    }
+}
+
+fn json(event: &Event<'_>) -> Result<String> {
+    event.json_line().map_err(|error| Error::invalid("write an event as JSON", error.to_string()))
+}

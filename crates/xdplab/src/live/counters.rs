@@ -1,0 +1,120 @@
+//! Readings of counters that only grow, and what was counted between two of them.
+
+use std::collections::BTreeMap;
+use std::ops::{AddAssign, Sub};
+use std::time::{Duration, Instant};
+
+use crate::device::Counts;
+use crate::reading::Reading;
+
+/// Counters of one kind, read together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group<K, V> {
+    /// When they were read (`CLOCK_MONOTONIC`), taken just before.
+    pub at: Instant,
+    /// Each counter since it began to count; one that is not there has counted nothing yet.
+    pub rows: BTreeMap<K, V>,
+}
+
+/// What was counted between two readings of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delta<K, V> {
+    /// The time between the two, by their own stamps.
+    pub period: Duration,
+    /// The differences.
+    pub rows: BTreeMap<K, V>,
+}
+
+/// Where the driver gave a packet to the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The RX queue.
+    pub queue: u32,
+    /// The CPU.
+    pub cpu: u32,
+}
+
+/// One reading of all that a command counts. `None` stands for what the command does not count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters {
+    /// When the reading began.
+    pub at: Instant,
+    /// Packets that the program saw.
+    pub received: Option<Group<Place, Counts>>,
+    /// Verdicts that the driver could not carry out, `XDP_ABORTED` among them, by verdict and CPU.
+    pub exceptions: Option<Reading<Group<(String, u32), u64>>>,
+}
+
+impl<K: Ord + Clone, V: Copy + Default + Sub<Output = V>> Group<K, V> {
+    /// What was counted since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Delta<K, V> {
+        let before = |key| earlier.rows.get(key).copied().unwrap_or_default();
+        Delta {
+            period: self.at.saturating_duration_since(earlier.at),
+            rows: self.rows.iter().map(|(key, value)| (key.clone(), *value - before(key))).collect(),
+        }
+    }
+}
+
+impl<K, V: Copy + Default + AddAssign> Delta<K, V> {
+    /// The sum of all rows.
+    #[must_use]
+    pub fn total(&self) -> V {
+        self.by(|_| ()).remove(&()).unwrap_or_default()
+    }
+
+    /// The sums of the rows to which `key` gives the same.
+    #[must_use]
+    pub fn by<L: Ord>(&self, key: impl Fn(&K) -> L) -> BTreeMap<L, V> {
+        let mut sums: BTreeMap<L, V> = BTreeMap::new();
+        for (row, value) in &self.rows {
+            *sums.entry(key(row)).or_default() += *value;
+        }
+        sums
+    }
+}
+
+/// What was counted between two readings of a group that may not be available.
+pub(super) fn delta_of<K: Ord + Clone, V: Copy + Default + Sub<Output = V>>(
+    earlier: &Reading<Group<K, V>>,
+    later: &Reading<Group<K, V>>,
+) -> Reading<Delta<K, V>> {
+    later.clone().and_then(|later| earlier.clone().map(|earlier| later.since(&earlier)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(at: Instant, rows: &[((u32, u32), u64)]) -> Group<(u32, u32), u64> {
+        Group { at, rows: rows.iter().copied().collect() }
+    }
+
+    #[test]
+    fn the_difference_is_over_the_stamps_of_the_group_itself() {
+        let start = Instant::now();
+        let later = start + Duration::from_micros(2_000_123);
+        let delta = group(later, &[((0, 0), 150), ((0, 1), 7)]).since(&group(start, &[((0, 0), 100)]));
+        assert_eq!(delta.period, Duration::from_micros(2_000_123));
+        assert_eq!(delta.rows, BTreeMap::from([((0, 0), 50), ((0, 1), 7)]), "a new row counts from 0");
+    }
+
+    #[test]
+    fn rows_add_up_by_any_part_of_their_key_to_the_same_total() {
+        let start = Instant::now();
+        let delta = group(start, &[((0, 0), 1), ((0, 1), 20), ((3, 1), 300)]).since(&group(start, &[]));
+        assert_eq!(delta.by(|key| key.0), BTreeMap::from([(0, 21), (3, 300)]));
+        assert_eq!(delta.by(|key| key.1), BTreeMap::from([(0, 1), (1, 320)]));
+        assert_eq!(delta.total(), 321);
+    }
+
+    #[test]
+    fn a_group_that_is_missing_in_either_reading_gives_no_difference() {
+        let known = Reading::Known(group(Instant::now(), &[]));
+        let missing = Reading::not_available("no such tracepoint");
+        assert!(delta_of(&known, &known).known().is_some());
+        assert_eq!(delta_of(&missing, &known), Reading::not_available("no such tracepoint"));
+        assert_eq!(delta_of(&known, &missing), Reading::not_available("no such tracepoint"));
+    }
+}

@@ -1,0 +1,124 @@
+//! What a live command tells in JSON, one object a line, and what the record keeps of it.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Interval, SoftirqTime};
+use crate::netlink::{Channels, XdpMode};
+use crate::reading::Reading;
+
+/// The schema of the lines.
+pub const SCHEMA: &str = "xdplab.live/1";
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event<'a> {
+    /// The program is attached and counts.
+    Start(&'a Start),
+    /// An interval is over.
+    Interval(&'a Interval),
+    /// The last line.
+    End(&'a End),
+}
+
+/// What was attached where.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Start {
+    /// The command, e.g. `drop`.
+    pub command: String,
+    /// Version of the tool.
+    pub version: String,
+    /// How it was called.
+    pub argv: Vec<String>,
+    /// The interface.
+    pub interface: String,
+    /// Its number in its network namespace.
+    pub ifindex: u32,
+    /// Its driver.
+    pub driver: Reading<String>,
+    /// The mode, as the kernel says it after attaching.
+    pub xdp_mode: XdpMode,
+    /// The program, e.g. `drop:no-touch`.
+    pub program: String,
+    /// The kernel's id of the program.
+    pub program_id: u32,
+    /// Whether the program takes frames of several buffers (kernel 5.18).
+    pub frags: bool,
+    /// RX queues that are counted: all that the interface was made with.
+    pub rx_queues: u32,
+    /// Channels in use before the program was attached.
+    pub channels_before: Reading<Channels>,
+    /// The same afterwards; some drivers take queues away for XDP.
+    pub channels_after: Reading<Channels>,
+    /// Wall clock of the first reading, RFC 3339.
+    pub started: String,
+}
+
+/// How it ended, and the totals.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct End {
+    /// What ended it.
+    pub ended_by: EndedBy,
+    /// The last reading less the first.
+    #[serde(flatten)]
+    pub total: Interval,
+    /// Time in softirq for these packets; absent where none came.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub softirq: Option<Reading<SoftirqTime>>,
+    /// What the interface counted over about the same time: a second opinion. Not every driver counts what XDP takes.
+    pub interface: Reading<InterfaceCounted>,
+}
+
+/// The interface's own counters (`IFLA_STATS64`), last less first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceCounted {
+    /// Packets received.
+    pub rx_packets: u64,
+    /// Packets transmitted, those sent back by `XDP_TX` among them where the driver counts them.
+    pub tx_packets: u64,
+}
+
+/// What ended a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum EndedBy {
+    /// `--duration` was over.
+    Duration,
+    /// `--count` was reached.
+    Count,
+    /// A signal, by its name.
+    Signal(String),
+    /// Nobody reads the output any more.
+    OutputClosed,
+    /// `XDP_SAMPLE_IMMEDIATE_EXIT=1`.
+    ImmediateExit,
+    /// It could not go on, for this reason.
+    Failed(String),
+}
+
+/// A live command in the record.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LiveRun {
+    /// What was attached where.
+    pub start: Start,
+    /// The intervals, in order; together they are the total.
+    pub intervals: Vec<Interval>,
+    /// The end; absent while it goes on.
+    pub end: Option<End>,
+}
+
+impl Event<'_> {
+    /// The line.
+    ///
+    /// # Errors
+    /// Never, with the numbers that these events hold.
+    pub fn json_line(&self) -> serde_json::Result<String> {
+        #[derive(Serialize)]
+        struct Line<'a> {
+            schema: &'a str,
+            #[serde(flatten)]
+            event: &'a Event<'a>,
+        }
+        Ok(serde_json::to_string(&Line { schema: SCHEMA, event: self })? + "\n")
+    }
+}

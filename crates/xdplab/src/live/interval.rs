@@ -1,0 +1,214 @@
+//! What was counted between two readings, with the rates that follow from it: plain data, for lines, JSON and record.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::counters::{Counters, Delta, Place, delta_of};
+use crate::device::Counts;
+use crate::reading::Reading;
+use crate::units::{Nanos, PacketsPerSec};
+
+/// The wall clock, read once: stamps are the start plus monotonic time, so that a clock that is set meanwhile bends
+/// neither an interval nor its rate.
+#[derive(Clone, Copy, Debug)]
+pub struct WallClock {
+    origin: Instant,
+    started: Timestamp,
+}
+
+/// What was counted between two readings.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Wall clock of the first reading, RFC 3339.
+    pub start: String,
+    /// Wall clock of the second.
+    pub stop: String,
+    /// Seconds between the two by the monotonic clock.
+    pub period_s: f64,
+    /// Whether it was ended before its time.
+    pub partial: bool,
+    /// Packets that the program saw; absent where the command counts none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub received: Option<Received>,
+    /// Verdicts that the driver could not carry out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub exceptions: Option<Reading<Exceptions>>,
+}
+
+/// Packets that a program saw.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Received {
+    /// Seconds between the two readings of these counters.
+    pub period_s: f64,
+    /// All, the aborted ones among them.
+    pub packets: u64,
+    /// Those that the operation could not handle; they got `XDP_ABORTED`.
+    pub aborted: u64,
+    /// `packets / period_s`; absent where the period is 0.
+    pub pps: Option<PacketsPerSec>,
+    /// `period_s / packets` in nanoseconds; absent where no packet came.
+    pub ns_per_packet: Option<Nanos>,
+    /// By RX queue.
+    pub rx_queues: BTreeMap<u32, Counts>,
+    /// By CPU.
+    pub cpus: BTreeMap<u32, Counts>,
+}
+
+/// Verdicts that the driver could not carry out (tracepoint `xdp_exception`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Exceptions {
+    /// Seconds between the two readings of these counters.
+    pub period_s: f64,
+    /// Packets in all.
+    pub packets: u64,
+    /// Packets by verdict and CPU.
+    pub verdicts: BTreeMap<String, BTreeMap<u32, u64>>,
+}
+
+impl WallClock {
+    /// The wall clock of a run whose first reading was at `origin`, a moment ago.
+    #[must_use]
+    pub fn start(origin: Instant) -> Self {
+        let since = SignedDuration::try_from(origin.elapsed()).unwrap_or_default();
+        Self { origin, started: Timestamp::now() - since }
+    }
+
+    /// The time at `instant`, RFC 3339 with microseconds.
+    #[must_use]
+    pub fn at(&self, instant: Instant) -> String {
+        let since = SignedDuration::try_from(instant.saturating_duration_since(self.origin)).unwrap_or_default();
+        format!("{:.6}", self.started.saturating_add(since).unwrap_or(self.started))
+    }
+}
+
+impl Interval {
+    /// What was counted from `earlier` to `later`.
+    #[must_use]
+    pub fn between(earlier: &Counters, later: &Counters, partial: bool, wall: &WallClock) -> Self {
+        let received = earlier.received.as_ref().zip(later.received.as_ref());
+        let received = received.map(|(earlier, later)| Received::of(&later.since(earlier)));
+        let exceptions = earlier.exceptions.as_ref().zip(later.exceptions.as_ref());
+        Self {
+            start: wall.at(earlier.at),
+            stop: wall.at(later.at),
+            period_s: later.at.saturating_duration_since(earlier.at).as_secs_f64(),
+            partial,
+            received,
+            exceptions: exceptions.map(|(earlier, later)| delta_of(earlier, later).map(|delta| Exceptions::of(&delta))),
+        }
+    }
+}
+
+impl Received {
+    fn of(delta: &Delta<Place, Counts>) -> Self {
+        let Counts { packets, aborted } = delta.total();
+        let pps = PacketsPerSec::of(packets, delta.period);
+        let some = |sums: BTreeMap<u32, Counts>| sums.into_iter().filter(|(_, counts)| counts.packets > 0).collect();
+        Self {
+            period_s: delta.period.as_secs_f64(),
+            packets,
+            aborted,
+            pps,
+            ns_per_packet: pps.and_then(PacketsPerSec::to_nanos),
+            rx_queues: some(delta.by(|place| place.queue)),
+            cpus: some(delta.by(|place| place.cpu)),
+        }
+    }
+}
+
+impl Exceptions {
+    fn of(delta: &Delta<(String, u32), u64>) -> Self {
+        let mut verdicts: BTreeMap<String, BTreeMap<u32, u64>> = BTreeMap::new();
+        for ((verdict, cpu), packets) in delta.rows.iter().filter(|(_, packets)| **packets > 0) {
+            verdicts.entry(verdict.clone()).or_default().insert(*cpu, *packets);
+        }
+        Self { period_s: delta.period.as_secs_f64(), packets: delta.total(), verdicts }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::time::Duration;
+
+    use super::super::counters::Group;
+    use super::*;
+
+    /// A row of received packets: queue, CPU, packets, aborted packets.
+    pub(in super::super) type Row = (u32, u32, u64, u64);
+
+    /// A reading at `start` plus `seconds`, with exceptions by verdict and CPU.
+    pub(in super::super) fn counters(
+        start: Instant,
+        seconds: f64,
+        received: &[Row],
+        exceptions: &[(&str, u32, u64)],
+    ) -> Counters {
+        let at = start + Duration::from_secs_f64(seconds);
+        let received =
+            received.iter().map(|&(queue, cpu, packets, aborted)| (Place { queue, cpu }, Counts { packets, aborted }));
+        let exceptions = exceptions.iter().map(|&(verdict, cpu, packets)| ((verdict.to_owned(), cpu), packets));
+        Counters {
+            at,
+            received: Some(Group { at, rows: received.collect() }),
+            exceptions: Some(Reading::Known(Group { at, rows: exceptions.collect() })),
+        }
+    }
+
+    #[test]
+    fn rates_and_nanoseconds_follow_from_the_difference_and_its_own_period() {
+        let start = Instant::now();
+        let first = counters(start, 0.0, &[(0, 0, 1_000, 0)], &[("XDP_TX", 0, 5)]);
+        let last = counters(
+            start,
+            2.5,
+            &[(0, 0, 1_001_000, 2), (1, 0, 250_000, 0)],
+            &[("XDP_TX", 0, 5), ("XDP_ABORTED", 0, 2)],
+        );
+        let wall = WallClock { origin: start, started: "2026-01-02T03:04:05Z".parse().unwrap() };
+        let interval = Interval::between(&first, &last, false, &wall);
+        assert_eq!(interval.start, "2026-01-02T03:04:05.000000Z");
+        assert_eq!(interval.stop, "2026-01-02T03:04:07.500000Z");
+        let received = interval.received.unwrap();
+        assert_eq!((received.packets, received.aborted, received.period_s), (1_250_000, 2, 2.5));
+        assert_eq!(received.pps, Some(PacketsPerSec(500_000.0)));
+        assert_eq!(received.ns_per_packet, Some(Nanos(2_000.0)));
+        assert_eq!(received.rx_queues[&0], Counts { packets: 1_000_000, aborted: 2 });
+        assert_eq!(received.rx_queues[&1], Counts { packets: 250_000, aborted: 0 });
+        assert_eq!(received.cpus, BTreeMap::from([(0, Counts { packets: 1_250_000, aborted: 2 })]));
+        let exceptions = interval.exceptions.unwrap().into_result().unwrap();
+        assert_eq!(exceptions.packets, 2);
+        assert_eq!(exceptions.verdicts, BTreeMap::from([("XDP_ABORTED".into(), BTreeMap::from([(0, 2)]))]));
+    }
+
+    #[test]
+    fn nothing_received_gives_no_time_per_packet_and_no_infinity() {
+        let start = Instant::now();
+        let wall = WallClock::start(start);
+        let (first, last) = (counters(start, 0.0, &[], &[]), counters(start, 1.0, &[], &[]));
+        let interval = Interval::between(&first, &last, false, &wall);
+        let received = interval.received.as_ref().unwrap();
+        assert_eq!((received.pps, received.ns_per_packet), (Some(PacketsPerSec(0.0)), None));
+        let empty = Interval::between(&last, &last, true, &wall);
+        assert_eq!(empty.received.as_ref().unwrap().pps, None);
+        for interval in [interval, empty] {
+            let json = serde_json::to_string(&interval).unwrap();
+            assert_eq!(serde_json::from_str::<Interval>(&json).unwrap(), interval);
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_does_not_tell_is_not_available_instead_of_zero() {
+        let start = Instant::now();
+        let mut last = counters(start, 1.0, &[], &[]);
+        let first = last.clone();
+        last.exceptions = Some(Reading::not_available("no tracepoint"));
+        let interval = Interval::between(&first, &last, false, &WallClock::start(start));
+        assert_eq!(interval.exceptions, Some(Reading::not_available("no tracepoint")));
+        last.exceptions = None;
+        let interval = Interval::between(&first, &last, false, &WallClock::start(start));
+        assert_eq!(interval.exceptions, None);
+    }
+}

@@ -1,0 +1,22 @@
+//! Live commands: one program on one interface, and what it counts told interval by interval until somebody ends it.
+//!
+//! Counting ([`Counters`], [`Interval`]), the text ([`Layout`]) and the loop ([`Session`]) know nothing of each other's
+//! business: counters come from a [`Source`], time and signals from a [`Clock`], and what is told goes to a [`View`].
+
+mod basic;
+mod counters;
+mod event;
+mod interval;
+mod session;
+mod signals;
+mod softirq;
+mod text;
+
+pub use basic::BasicDevice;
+pub use counters::{Counters, Delta, Group, Place};
+pub use event::{End, EndedBy, Event, InterfaceCounted, LiveRun, SCHEMA, Start};
+pub use interval::{Exceptions, Interval, Received, WallClock};
+pub use session::{Clock, Limits, Session, Source, Told, View, Woken};
+pub use signals::Signals;
+pub use softirq::SoftirqTime;
+pub use text::Layout;
