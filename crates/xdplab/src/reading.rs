@@ -2,13 +2,15 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::de::{DeserializeOwned, Error as _};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 
 /// What reading a value gave. A value that can't be read is never 0 and never left out: its place says why.
 ///
 /// In JSON a known value stands for itself; the other case is `{"not_available": "why"}`. The value's own JSON must not
 /// be an object with a field of that name.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(untagged)]
 pub enum Reading<T> {
     /// There is no value.
@@ -83,6 +85,17 @@ impl<T> Reading<T> {
     }
 }
 
+/// By way of a JSON value, which keeps maps with numbers as keys readable; serde's own untagged way does not.
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Reading<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        match value.get("not_available").and_then(Value::as_str) {
+            Some(why) => Ok(Self::not_available(why)),
+            None => T::deserialize(value).map(Self::Known).map_err(D::Error::custom),
+        }
+    }
+}
+
 impl<T, E: fmt::Display> From<Result<T, E>> for Reading<T> {
     fn from(result: Result<T, E>) -> Self {
         match result {
@@ -122,6 +135,15 @@ mod tests {
             let json = serde_json::to_string(&reading).unwrap();
             assert_eq!(serde_json::from_str::<Map>(&json).unwrap(), reading);
         }
+    }
+
+    #[test]
+    fn numbers_as_keys_and_readings_within_readings_come_back() {
+        type Shares = Reading<BTreeMap<u32, Reading<f64>>>;
+        let shares = Shares::Known([(0, Reading::Known(0.1 + 0.2)), (7, Reading::not_available("offline"))].into());
+        let json = serde_json::to_string(&shares).unwrap();
+        assert_eq!(serde_json::from_str::<Shares>(&json).unwrap(), shares);
+        assert!(serde_json::from_str::<Shares>(r#"{"x": 1}"#).is_err());
     }
 
     #[test]

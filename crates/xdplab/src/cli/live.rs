@@ -137,3 +137,18 @@ impl View for Teller<'_> {
 fn json(event: &Event<'_>) -> Result<String> {
     event.json_line().map_err(|error| Error::invalid("write an event as JSON", error.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seconds_are_taken_with_fractions_and_within_bounds() {
+        assert_eq!(seconds("2"), Ok(Duration::from_secs(2)));
+        assert_eq!(seconds("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(seconds("4294967295"), Ok(Duration::from_secs(4_294_967_295)));
+        for bad in ["0", "-1", "nan", "inf", "1e10", "", "2s", "0x10"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

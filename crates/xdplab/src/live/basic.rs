@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use nix::net::if_::if_indextoname;
+use nix::errno::Errno;
 
 use super::counters::{Counters, Group, Place};
 use super::event::{End, EndedBy, InterfaceCounted, Start};
@@ -26,6 +26,7 @@ pub struct BasicDevice {
     program: DutProgram,
     observers: Reading<Observers>,
     softirqs: SoftirqAccount,
+    rtnl: Rtnl,
     link: LinkInfo,
     start: Start,
 }
@@ -47,11 +48,13 @@ impl BasicDevice {
         let rx_queues = rx_queues(&link, &channels_before);
         let program = DutProgram::load(spec, rx_queues)?;
         let attachment = Attachment::attach(program.fd(), link.ifindex, mode)?;
-        let link = rtnl.link_by_index(link.ifindex)?;
         let watch = Watch {
             device: Interface { ifindex: link.ifindex, netns: NetNs::current()?.inode() },
             xmit_to: Interface::default(),
         };
+        let observers = Observers::attach_only(watch, &[Figure::Exceptions]).into();
+        // Last, so that its counters are as old as the first reading that follows.
+        let link = rtnl.link_by_index(link.ifindex)?;
         let start = Start {
             command: spec.action.to_string(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -71,8 +74,9 @@ impl BasicDevice {
         Ok(Self {
             _attachment: attachment,
             program,
-            observers: Observers::attach_only(watch, &[Figure::Exceptions]).into(),
+            observers,
             softirqs: SoftirqAccount::open(link.ifindex),
+            rtnl,
             link,
             start,
         })
@@ -86,7 +90,7 @@ impl BasicDevice {
 
     /// The end of a command on this device.
     #[must_use]
-    pub fn end(&self, total: Interval, ended_by: EndedBy) -> End {
+    pub fn end(&mut self, total: Interval, ended_by: EndedBy) -> End {
         let received = total.received.as_ref().filter(|received| received.packets > 0);
         End {
             softirq: received.map(|received| self.softirqs.close(received)),
@@ -97,9 +101,9 @@ impl BasicDevice {
     }
 
     /// What the interface itself has counted since the program was attached.
-    fn interface(&self) -> Reading<InterfaceCounted> {
+    fn interface(&mut self) -> Reading<InterfaceCounted> {
         let not_told = || Reading::not_available("the kernel left IFLA_STATS64 out");
-        let now = match Rtnl::open().and_then(|mut rtnl| rtnl.link_by_index(self.link.ifindex)) {
+        let now = match self.rtnl.link_by_index(self.link.ifindex) {
             Ok(link) => link.stats,
             Err(error) => return Reading::not_available(error.to_string()),
         };
@@ -131,9 +135,12 @@ impl Source for BasicDevice {
     }
 
     fn check(&mut self) -> Result<()> {
-        if_indextoname(self.link.ifindex).map(|_| ()).map_err(|errno| {
-            let what = format!("count packets of {} (ifindex {})", self.link.name, self.link.ifindex);
-            Error::syscall(what, "ioctl(SIOCGIFNAME)", errno).remedy("the interface is gone")
+        self.rtnl.link_by_index(self.link.ifindex).map(|_| ()).map_err(|error| match error.errno() {
+            Some(Errno::ENODEV) => {
+                let what = format!("count packets of {} (ifindex {})", self.link.name, self.link.ifindex);
+                Error::invalid(what, "the interface is gone")
+            }
+            _ => error,
         })
     }
 }

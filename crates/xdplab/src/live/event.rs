@@ -60,7 +60,6 @@ pub struct End {
     /// What ended it.
     pub ended_by: EndedBy,
     /// The last reading less the first.
-    #[serde(flatten)]
     pub total: Interval,
     /// Time in softirq for these packets; absent where none came.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,5 +119,41 @@ impl Event<'_> {
             event: &'a Event<'a>,
         }
         Ok(serde_json::to_string(&Line { schema: SCHEMA, event: self })? + "\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::super::interval::WallClock;
+    use super::super::interval::tests::counters;
+    use super::*;
+    use crate::units::Nanos;
+
+    #[test]
+    fn a_line_is_one_object_with_its_schema_and_the_names_have_units() {
+        let start = Instant::now();
+        let first = counters(start, 0.0, &[], &[]);
+        let last = counters(start, 2.0, &[(0, 1, 4_000, 1)], &[("XDP_ABORTED", 1, 1)]);
+        let mut total = Interval::between(&first, &last, true, &WallClock::start(start));
+        (total.start, total.stop) = ("2026-01-02T03:04:05.000000Z".into(), "2026-01-02T03:04:07.000000Z".into());
+        insta::assert_snapshot!(Event::Interval(&total).json_line().unwrap(), @r#"
+        {"schema":"xdplab.live/1","event":"interval","start":"2026-01-02T03:04:05.000000Z","stop":"2026-01-02T03:04:07.000000Z","period_s":2.0,"partial":true,"received":{"period_s":2.0,"packets":4000,"aborted":1,"pps":2000.0,"ns_per_packet":500000.0,"rx_queues":{"0":{"packets":4000,"aborted":1}},"cpus":{"1":{"packets":4000,"aborted":1}}},"exceptions":{"period_s":2.0,"packets":1,"verdicts":{"XDP_ABORTED":{"1":1}}}}
+        "#);
+        let end = End {
+            ended_by: EndedBy::Signal("SIGINT".into()),
+            total,
+            softirq: Some(Reading::Known(SoftirqTime {
+                busy_ns: [(1, 320_000_000)].into(),
+                busy_ns_per_packet: Nanos(80_000.0),
+            })),
+            interface: Reading::not_available("gone"),
+        };
+        insta::assert_snapshot!(Event::End(&end).json_line().unwrap(), @r#"
+        {"schema":"xdplab.live/1","event":"end","ended_by":{"signal":"SIGINT"},"total":{"start":"2026-01-02T03:04:05.000000Z","stop":"2026-01-02T03:04:07.000000Z","period_s":2.0,"partial":true,"received":{"period_s":2.0,"packets":4000,"aborted":1,"pps":2000.0,"ns_per_packet":500000.0,"rx_queues":{"0":{"packets":4000,"aborted":1}},"cpus":{"1":{"packets":4000,"aborted":1}}},"exceptions":{"period_s":2.0,"packets":1,"verdicts":{"XDP_ABORTED":{"1":1}}}},"softirq":{"busy_ns":{"1":320000000},"busy_ns_per_packet":80000.0},"interface":{"not_available":"gone"}}
+        "#);
+        let json = serde_json::to_string(&end).unwrap();
+        assert_eq!(serde_json::from_str::<End>(&json).unwrap(), end);
     }
 }

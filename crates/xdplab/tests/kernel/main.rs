@@ -10,6 +10,7 @@ mod attachment;
 mod counts;
 mod doctor;
 mod generator;
+mod live;
 mod measurement;
 mod observers;
 mod support;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
         counts::tests(),
         doctor::tests(),
         generator::tests(),
+        live::tests(),
         measurement::tests(),
         observers::tests(),
         topology::tests(),

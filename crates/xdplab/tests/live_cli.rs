@@ -1,0 +1,171 @@
+//! The command line of `drop`, `pass` and `tx`: what they take, and what they say to what they don't. Nothing is attached:
+//! the interface asked for has a name that none can have.
+
+#![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
+
+use std::fs::File;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use assert_cmd::assert::OutputAssertExt as _;
+
+/// Longer than any interface name (`IFNAMSIZ`).
+const NO_INTERFACE: &str = "no-interface-can-have-this-name";
+/// The user and group that own nothing.
+const NOBODY: u32 = 65_534;
+
+fn run(args: &[&str]) -> (Option<i32>, String, String) {
+    let assert = Command::new(env!("CARGO_BIN_EXE_xdplab")).args(args).assert();
+    let output = assert.get_output();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Whether the arguments were understood: then it is the interface that is wrong, or the rights that are missing.
+fn is_understood(args: &[&str]) -> bool {
+    let (code, stdout, stderr) = run(args);
+    assert_eq!((code, &*stdout), (Some(2), ""), "{args:?}: {stderr}");
+    let understood = stderr.starts_with("xdplab: can't ");
+    assert!(!understood || stderr.lines().count() == 1, "{args:?}: {stderr}");
+    understood
+}
+
+#[test]
+fn every_option_and_value_of_the_peer_is_taken() {
+    for command in ["drop", "pass", "tx"] {
+        for options in [
+            &[][..],
+            &["-p", "no-touch"],
+            &["--packet-operation", "read-data"],
+            &["--packet-operation=parse-ip"],
+            &["--program-mode", "swap-macs"],
+            &["-l", "dpa"],
+            &["--load-mode", "load-bytes"],
+            &["-r"],
+            &["--rxq-stats"],
+            &["-i", "2"],
+            &["--interval", "1"],
+            &["-i0.5"],
+            &["-e"],
+            &["--extended"],
+            &["-m", "native"],
+            &["--xdp-mode", "skb"],
+            &["-v"],
+            &["-vv"],
+            &["--verbose"],
+            &["-rei1", "-mskb", "-pread-data", "-lload-bytes"],
+        ] {
+            let before = [&[command][..], options, &[NO_INTERFACE]].concat();
+            let after = [&[command, NO_INTERFACE][..], options].concat();
+            assert!(is_understood(&before), "{before:?}");
+            assert!(is_understood(&after), "{after:?}");
+        }
+    }
+}
+
+#[test]
+fn long_options_are_taken_by_any_beginning_that_tells_them_apart() {
+    for option in
+        [&["--packet", "no-touch"][..], &["--l=dpa"], &["--r"], &["--rx"], &["--i", "1"], &["--ext"], &["--x", "skb"]]
+    {
+        assert!(is_understood(&[&["drop", NO_INTERFACE][..], option].concat()), "{option:?}");
+    }
+    assert!(!is_understood(&["drop", NO_INTERFACE, "--ver"]), "--verbose or --version");
+}
+
+#[test]
+fn an_option_given_twice_counts_the_last_time() {
+    assert!(is_understood(&[
+        "drop",
+        NO_INTERFACE,
+        "-i",
+        "1",
+        "-i",
+        "3",
+        "-e",
+        "-e",
+        "-p",
+        "no-touch",
+        "-p",
+        "read-data"
+    ]));
+}
+
+#[test]
+fn our_own_options_are_taken_too() {
+    assert!(is_understood(&["drop", NO_INTERFACE, "--duration", "0.5", "--count", "10", "--json", "--force"]));
+}
+
+#[test]
+fn bad_values_are_refused_with_what_is_allowed() {
+    for (args, words) in [
+        (&["drop"][..], &["IFNAME"][..]),
+        (&["drop", "a", "b"], &["unexpected argument 'b'"]),
+        (&["drop", "a", "-p", "touch"], &["no-touch, read-data, parse-ip, swap-macs"]),
+        (&["drop", "a", "-l", "bytes"], &["dpa, load-bytes"]),
+        (&["drop", "a", "-m", "generic"], &["native, skb"]),
+        (&["drop", "a", "-i", "0"], &["from 0.001 to 4294967295 seconds"]),
+        (&["drop", "a", "-i", "-1"], &["-1"]),
+        (&["drop", "a", "-i", "nan"], &["from 0.001 to 4294967295 seconds"]),
+        (&["drop", "a", "-i", "1e300"], &["from 0.001 to 4294967295 seconds"]),
+        (&["drop", "a", "-i", "2s"], &["not a number of seconds"]),
+        (&["drop", "a", "--duration", "0"], &["from 0.001"]),
+        (&["drop", "a", "--count", "0"], &["0 is not in 1.."]),
+        (&["drop", "a", "--frob"], &["--frob"]),
+    ] {
+        let (code, stdout, stderr) = run(args);
+        assert_eq!((code, &*stdout), (Some(2), ""), "{args:?}");
+        for word in words {
+            assert!(stderr.contains(word), "{args:?}: {stderr}");
+        }
+    }
+}
+
+#[test]
+fn help_and_version_are_on_standard_output() {
+    for command in ["drop", "pass", "tx"] {
+        let (code, help, stderr) = run(&[command, "-h"]);
+        assert_eq!((code, &*stderr), (Some(0), ""));
+        for option in [
+            "-p, --packet-operation <ACTION>",
+            "-l, --load-mode <MODE>",
+            "-r, --rxq-stats",
+            "-i, --interval <SECONDS>",
+            "-e, --extended",
+            "-m, --xdp-mode <MODE>",
+            "-v, --verbose",
+            "--duration <SECONDS>",
+            "--count <PACKETS>",
+            "--json",
+            "--record <FILE>",
+            "--force",
+            "[default: 2]",
+            "[default: dpa]",
+            "[default: native]",
+        ] {
+            assert!(help.contains(option), "{option} is not in {help}");
+        }
+        assert!(!help.contains("program-mode"), "{help}");
+        let (code, version, _) = run(&[command, "--version"]);
+        assert_eq!(code, Some(0));
+        assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    }
+}
+
+#[test]
+fn without_rights_it_is_one_line() {
+    // Opened beforehand, since a user without rights may not reach the folder that this was built in.
+    let program = File::open(env!("CARGO_BIN_EXE_xdplab")).unwrap();
+    let mut command = Command::new(format!("/proc/self/fd/{}", program.as_raw_fd()));
+    command.args(["drop", "lo"]);
+    if nix::unistd::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let assert = command.assert().code(2).stdout("");
+    let stderr = String::from_utf8(assert.get_output().stderr.clone()).unwrap();
+    assert_eq!(
+        stderr,
+        "xdplab: can't load and attach XDP programs: this process lacks CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON; run it as root\n"
+    );
+}
