@@ -79,12 +79,14 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
 
 /// Measures what needs no privileges, and says what the real thing needs.
 fn without_privileges(options: &Options, missing: &Error, stop: &AtomicBool) -> Result<Ending> {
-    let rules = Rules { level: Level::default(), floor_ns: Plan::FLOOR_NS, margin_ns: None };
+    let rules = Rules { level: Level::default(), floor_ns: pool::FLOOR_NS, margin_ns: None };
     let seed = options.seed.unwrap_or_else(run::fresh_seed);
     let mut progress = ProgressLine::new();
-    let case = pool::measure(options.seconds, seed, rules, &mut progress, stop);
+    let case = pool::measure(pool::Group::Single, options.seconds, seed, rules, &mut progress, stop);
     drop(progress);
-    output::text(&report::pool_text(&Environment::read(), &case?, rules.level))?;
+    let text = report::pool_text(&case?, rules.level);
+    let environment = Environment::read().one_line();
+    output::text(&format!("{environment}\n{text}\n{}\n{}", report::kernel_pool_text(), report::published_text()))?;
     output::text(&format!("\nno packet was sent: {missing}\n"))?;
     Ok(Ending::Done)
 }

@@ -5,6 +5,7 @@ mod compare;
 mod demo;
 mod doctor;
 mod live;
+mod pool;
 mod progress;
 mod signals;
 
@@ -31,6 +32,8 @@ enum Command {
     Demo(demo::Options),
     /// Say what can be measured here, and why not
     Doctor(doctor::Options),
+    /// Measure the page-pool crate in this process
+    Pool(pool::Options),
     /// Compare records of runs that could not interleave, such as two kernels, boot by boot
     Compare(compare::Options),
     /// Drop all packets of an interface and count them
@@ -68,6 +71,7 @@ fn run(arguments: Arguments) -> Result<Ending> {
     match arguments.command.unwrap_or(Command::Demo(demo::Options::default())) {
         Command::Demo(options) => demo::run(&options),
         Command::Doctor(options) => doctor::run(&options),
+        Command::Pool(options) => pool::run(&options),
         Command::Compare(options) => compare::run(&options),
         Command::Drop(options) => basic::run(Action::Drop, &options),
         Command::Pass(options) => basic::run(Action::Pass, &options),

@@ -5,5 +5,5 @@ mod pool;
 mod text;
 
 pub use across::across_text;
-pub use pool::pool_text;
+pub use pool::{kernel_pool_text, pool_text, published_text};
 pub use text::case_text;

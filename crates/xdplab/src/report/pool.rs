@@ -1,27 +1,41 @@
-//! The demo without privileges: page-pool paths of this process, and published rates in nanoseconds.
+//! Page-pool paths of this process, and published figures beside them.
 
 use super::text::{aligned, control_line, cost_table};
-use crate::host::Environment;
 use crate::pool::PoolCase;
-use crate::published::GROUPS;
+use crate::published::{GROUPS, KERNEL_POOL};
 use crate::stats::Level;
 
-/// Environment, table, control, published rates.
+/// Table and control of one group.
 #[must_use]
-pub fn pool_text(environment: &Environment, case: &PoolCase, level: Level) -> String {
+pub fn pool_text(case: &PoolCase, level: Level) -> String {
     let mut text = format!(
-        "{}\npage-pool in this process: one allocation and one return of a frame, {:.1} s, {} slices, seed {}\n\n",
-        environment.one_line(),
+        "page-pool in this process: {}; {:.1} s, {} slices, seed {}\n\n",
+        case.group.operation(),
         case.seconds,
         case.slices,
         case.seed
     );
-    text += &cost_table("path", "ns/frame", "M/s", level, &case.costs, &case.comparisons);
+    text += &cost_table("path", "ns", "M/s", level, &case.costs, &case.comparisons);
     text += "\n";
     text += &control_line(case.control.as_ref(), case.costs.first().map_or("", |cost| &cost.variant));
-    text += "\npublished rates, read again in ns per packet\n\n";
-    text += &published();
     text
+}
+
+/// What kernel developers measured of the kernel's page_pool: one allocation and one return.
+#[must_use]
+pub fn kernel_pool_text() -> String {
+    let rows = KERNEL_POOL.map(|(machine, fast, ring, slow)| {
+        let ns = |value: f64| format!("{value:.2}");
+        vec![format!("  {machine}"), ns(fast), ns(ring), ns(slow)]
+    });
+    let header = ["the kernel's page_pool, published, ns", "own cache", "ptr_ring", "slow path"];
+    aligned(&header, &[0], rows.to_vec())
+}
+
+/// Published rates of XDP, read again.
+#[must_use]
+pub fn published_text() -> String {
+    format!("published rates, read again in ns per packet\n\n{}", published())
 }
 
 fn published() -> String {
