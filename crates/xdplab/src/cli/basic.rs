@@ -53,13 +53,12 @@ pub(crate) fn run(action: Action, options: &Options) -> Result<Ending> {
         Mode::Skb => XdpMode::Generic,
     };
     let layout = Layout { label: "Summary".into(), drops: action == Action::Drop, rx_queues: options.rxq_stats };
-    let mut teller = Teller::new(&options.live, layout)?;
     let mut device = BasicDevice::attach(&options.interface, spec, mode, options.live.force)?;
     let session = Session::begin(device.read()?, options.live.limits())?;
     let start = device.start(session.started());
     notes(&start, options.live.verbose).iter().for_each(|line| output::note(line));
     let text = start_text(action, &start);
-    teller.start(start, &text)?;
+    let mut teller = Teller::start(&options.live, layout, start, &text)?;
     let (total, ended_by) = if live::immediate_exit() {
         (session.total_now(&mut device)?, EndedBy::ImmediateExit)
     } else {

@@ -62,51 +62,52 @@ pub(crate) fn immediate_exit() -> bool {
     std::env::var_os("XDP_SAMPLE_IMMEDIATE_EXIT").is_some_and(|value| value == "1")
 }
 
-/// Tells a live command on standard output, and keeps it for the record if there is to be one.
+/// Tells a live command on standard output, and records it if there is to be a record.
 pub(crate) struct Teller<'a> {
     options: &'a Common,
     layout: Layout,
     extended: bool,
-    record: Option<Record>,
-    run: Option<LiveRun>,
+    record: Option<(Record, LiveRun)>,
 }
 
 impl<'a> Teller<'a> {
-    /// Begins the record, so that a file that can't be written is known before anything is attached.
-    pub(crate) fn new(options: &'a Common, layout: Layout) -> Result<Self> {
-        let record = options.record.as_ref().map(|path| {
-            let record = Record::begin(Environment::read(), std::env::args().collect());
-            record.write(path).map(|()| record)
+    /// Writes the record for the first time, so that a file that can't be written is known before the command has run, and
+    /// tells what was attached: `text` on standard error, or the event.
+    pub(crate) fn start(options: &'a Common, layout: Layout, start: Start, text: &str) -> Result<Self> {
+        let event = json(&Event::Start(&start))?;
+        let record = options.record.is_some().then(|| {
+            let record = Record::begin(Environment::read(), start.argv.clone());
+            (record, LiveRun { start, intervals: Vec::new(), end: None })
         });
-        Ok(Self { options, layout, extended: options.extended, record: record.transpose()?, run: None })
-    }
-
-    /// Tells what was attached: `text` on standard error, or the event.
-    pub(crate) fn start(&mut self, start: Start, text: &str) -> Result<()> {
-        if self.options.json {
-            output::text(&json(&Event::Start(&start))?)?;
+        let mut teller = Self { options, layout, extended: options.extended, record };
+        teller.write_record()?;
+        if options.json {
+            output::text(&event)?;
         } else {
             output::note(text);
         }
-        if self.record.is_some() {
-            self.run = Some(LiveRun { start, intervals: Vec::new(), end: None });
-        }
-        Ok(())
+        Ok(teller)
     }
 
     /// Tells the end, and writes the record.
     pub(crate) fn end(mut self, end: End) -> Result<Ending> {
-        let text = if self.options.json { json(&Event::End(&end))? } else { self.layout.end(&end) };
-        let told = output::text(&text);
+        output::text(&if self.options.json { json(&Event::End(&end))? } else { self.layout.end(&end) })?;
         let failed = match &end.ended_by {
             EndedBy::Failed(why) => Err(Error::invalid("go on", why.clone())),
             _ => Ok(Ending::Done),
         };
-        if let (Some(path), Some(mut record), Some(run)) = (&self.options.record, self.record.take(), self.run.take()) {
-            record.add_live(LiveRun { end: Some(end), ..run });
-            record.write(path)?;
+        if let Some((record, run)) = &mut self.record {
+            record.stop();
+            run.end = Some(end);
         }
-        told.and(failed)
+        self.write_record()?;
+        failed
+    }
+
+    fn write_record(&mut self) -> Result<()> {
+        let (Some(path), Some((record, run))) = (&self.options.record, &mut self.record) else { return Ok(()) };
+        record.live_runs = vec![run.clone()];
+        record.write(path)
     }
 }
 
@@ -114,7 +115,7 @@ impl View for Teller<'_> {
     fn tell(&mut self, told: Told<'_>) -> Result<ControlFlow<()>> {
         match told {
             Told::Interval(interval) => {
-                if let Some(run) = &mut self.run {
+                if let Some((_, run)) = &mut self.record {
                     run.intervals.push(interval.clone());
                 }
                 output::tell(&if self.options.json {

@@ -100,7 +100,7 @@ fn refused(program: BorrowedFd<'_>, interface: &LinkInfo, mode: XdpMode, flags: 
         (Errno::EBUSY, _) => error.remedy("detach what is on the interface first"),
         (Errno::EOPNOTSUPP, XdpMode::Native) => error.remedy("the driver has no native XDP; ask for skb mode"),
         (Errno::ERANGE | Errno::EINVAL, XdpMode::Native) => error.remedy(format!(
-            "its MTU is {}: lower it, or ask for skb mode; xdplab doctor {} says the limit",
+            "its MTU is {}: lower it (of a veth the peer's), or ask for skb mode; xdplab doctor {} says the limit",
             interface.mtu, interface.name
         )),
         (Errno::EPERM, _) => error.remedy("run as root, or with CAP_BPF and CAP_NET_ADMIN"),

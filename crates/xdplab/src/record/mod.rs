@@ -75,12 +75,11 @@ impl Record {
     /// Adds a case and the time.
     pub fn add(&mut self, case: Case) {
         self.cases.push(case);
-        self.stopped = Some(now());
+        self.stop();
     }
 
-    /// Adds a live command and the time.
-    pub fn add_live(&mut self, run: LiveRun) {
-        self.live_runs.push(run);
+    /// Says that the run goes on no more.
+    pub fn stop(&mut self) {
         self.stopped = Some(now());
     }
 

@@ -32,6 +32,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("live::drop_counts_to_the_packet", &[&NETNS, &BPF], || every_way(Action::Drop)),
         test("live::pass_counts_to_the_packet", &[&NETNS, &BPF], || every_way(Action::Pass)),
         test("live::tx_counts_to_the_packet", &[&NETNS, &BPF], || every_way(Action::Tx)),
+        test("live::what_can_t_be_handled_is_an_error", &[&NETNS, &BPF], aborted),
         test("live::queues_and_cpus_are_told_apart", &[&NETNS, &BPF, &TWO_CPUS], queues),
         test("live::rates_times_periods_are_the_total_and_the_interface_s", &[&NETNS, &BPF], intervals),
         test("live::a_signal_ends_it_with_the_partial_interval_and_the_totals", &[&NETNS, &BPF], signals),
@@ -221,6 +222,26 @@ fn every_way(action: Action) {
     }
 }
 
+/// What an operation can't handle is counted as received and as an error, and dropped by neither name.
+fn aborted() {
+    let lab = lab(1);
+    let mut no_ethertype = frame(&lab, FlowSpec::lab_v4());
+    no_ethertype[12..14].copy_from_slice(&[0, 46]); // a length, IEEE 802.3
+    for mode in ["native", "skb"] {
+        let live = Live::start(&lab.dut, &["drop", "dut0", "-p", "read-data", "-m", mode, "-i", "100"]);
+        let before = rx_packets(&lab.dut);
+        send(&lab, no_ethertype.clone(), &[0], 20);
+        send(&lab, frame(&lab, FlowSpec::lab_v4()), &[0], 13);
+        settles_at(mode, 33, || rx_packets(&lab.dut) - before);
+        let ended = live.end();
+        let totals = ["Packets received", "Rx dropped", "Errors recorded"].map(|label| ended.total(label));
+        assert_eq!(totals, [Some(33), Some(13), Some(20)], "{mode}: {}", ended.stdout);
+        for row in ["  receive  ", "  xdp_exception total ", "    XDP_ABORTED "] {
+            assert_eq!(ended.stdout.matches(row).count(), 1, "{mode}: {row:?}: {}", ended.stdout);
+        }
+    }
+}
+
 fn queues() {
     let lab = lab(4);
     let live = Live::start(&lab.dut, &["drop", "dut0", "--rxq-stats", "--extended", "--json"]);
@@ -269,6 +290,11 @@ fn intervals() {
             told.iter().rev().skip(1).all(|told| told["partial"] == false && number(told, "period_s") > 0.5 * longest)
         );
         assert_eq!(told.last().unwrap()["partial"], true);
+        // One CPU received; an account in ticks may be off by a few.
+        match end["softirq"]["busy_ns"]["0"].as_f64() {
+            Some(busy_ns) => assert!(busy_ns < 1e9 * number(&end["total"], "period_s") + 5e7, "{end}"),
+            None => assert!(end["softirq"]["not_available"].as_str().unwrap().contains("too few"), "{end}"),
+        }
     }
 }
 
