@@ -76,7 +76,7 @@ pub fn compare(
             let (baseline_ns, candidate_ns) = (before[&variant].clone(), after[&variant].clone());
             let comparison = stats::compare_units(&baseline_ns, &candidate_ns, level);
             let verdict = match &comparison {
-                Ok(comparison) => verdict::decide_units(comparison, floor_ns, margin_ns, &failed),
+                Ok(comparison) => verdict::decide_units(comparison, None, floor_ns, margin_ns, &failed),
                 Err(reason) => verdict::not_enough(reason, &failed),
             };
             let delta_ns = mean(&candidate_ns) - mean(&baseline_ns);

@@ -139,15 +139,18 @@ pub fn decide(
     })
 }
 
-/// Decides about a comparison of boots, by the rules of [`decide`]; there is no A/A control between boots.
+/// Decides about a comparison of boots, or of settings taken in turn, by the rules of [`decide`]; `aa` is the control where
+/// there is one, and there is none between boots.
 #[must_use]
 pub fn decide_units(
     comparison: &UnitsComparison,
+    aa: Option<&UnitsComparison>,
     floor_ns: f64,
     margin_ns: Option<f64>,
     failed_guards: &[String],
 ) -> Verdict {
-    judge(&comparison.difference, floor_ns, 0.0, margin_ns, guards(failed_guards))
+    let control_ns = aa.map_or(0.0, |aa| control(&aa.difference));
+    judge(&comparison.difference, floor_ns, control_ns, margin_ns, guards(failed_guards))
         .unwrap_or_else(|reasons| Verdict::Inconclusive { reasons, needs_seconds: None })
 }
 
@@ -203,14 +206,14 @@ mod tests {
 
     #[test]
     fn an_effect_above_its_interval_and_the_floor_is_slower_or_faster() {
-        assert_eq!(decide_units(&boots(1.0), 0.25, None, &[]), Verdict::Slower);
-        assert_eq!(decide_units(&boots(-1.0), 0.25, None, &[]), Verdict::Faster);
-        assert_eq!(decide_units(&boots(0.1), 0.0, Some(0.5), &[]), Verdict::Equivalent { margin_ns: 0.5 });
+        assert_eq!(decide_units(&boots(1.0), None, 0.25, None, &[]), Verdict::Slower);
+        assert_eq!(decide_units(&boots(-1.0), None, 0.25, None, &[]), Verdict::Faster);
+        assert_eq!(decide_units(&boots(0.1), None, 0.0, Some(0.5), &[]), Verdict::Equivalent { margin_ns: 0.5 });
     }
 
     #[test]
     fn a_failed_guard_leaves_no_decision_but_its_own_name() {
-        let verdict = decide_units(&boots(5.0), 0.25, None, &["xdp_mode".to_owned()]);
+        let verdict = decide_units(&boots(5.0), None, 0.25, None, &["xdp_mode".to_owned()]);
         let reasons = vec![Reason::GuardFailed { guard: "xdp_mode".to_owned() }];
         assert_eq!(verdict, Verdict::Inconclusive { reasons, needs_seconds: None });
     }

@@ -36,7 +36,7 @@ pub use compare::{Absolute, Comparison, absolute, absolute_rounds, compare, comp
 pub use multiple::benjamini_hochberg;
 pub use robust::{hodges_lehmann, mad, median, percentile};
 pub use student::{Difference, Level};
-pub use units::{UnitsComparison, compare_units};
+pub use units::{UnitsComparison, compare_pairs, compare_units};
 
 /// One timed slice: consecutive packets of one copy of one variant on one CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,6 +125,12 @@ pub enum NotEnough {
         baseline: usize,
         /// Units of the candidate.
         candidate: usize,
+    },
+    /// Too few pairs of measurements taken in turn.
+    #[error("{pairs} pairs of measurements; at least two are needed")]
+    Pairs {
+        /// Pairs there are.
+        pairs: usize,
     },
     /// A measured value is not a finite number.
     #[error("a measured value is not a finite number")]

@@ -40,6 +40,23 @@ pub fn compare_units(baseline: &[f64], candidate: &[f64], level: Level) -> Resul
     })
 }
 
+/// Compares costs that were taken in turn, pair by pair, in nanoseconds per packet: Student's t about the mean of the pairs'
+/// differences. What moves both of a pair is gone.
+///
+/// # Errors
+///
+/// Fewer than two pairs have no scatter, and values that are not finite have no mean.
+pub fn compare_pairs(pairs: &[(f64, f64)], level: Level) -> Result<UnitsComparison, NotEnough> {
+    let deltas: Vec<f64> = pairs.iter().map(|(baseline, candidate)| candidate - baseline).collect();
+    let too_few = NotEnough::Pairs { pairs: pairs.len() };
+    let (Some(delta), Some(variance)) = (mean(&deltas), Variance::of_mean(&deltas)) else { return Err(too_few) };
+    Ok(UnitsComparison {
+        difference: Difference::new(delta, variance, level)?,
+        baseline_units: pairs.len(),
+        candidate_units: pairs.len(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
