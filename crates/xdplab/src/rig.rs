@@ -98,8 +98,7 @@ struct Sampled {
 
 impl Bench {
     fn set_up(plan: &Plan) -> Result<Self> {
-        let spec = LabSpec { queues: plan.queues, mtu: plan.mtu, ..LabSpec::new(plan.placement) };
-        let lab = Lab::build(&spec)?;
+        let lab = Lab::build(&lab_spec(plan))?;
         let (device, reader) = load(plan, 0)?;
         let sink = if plan.returns_packets() { Some(attach_sink(&lab.generator)?) } else { None };
         let attachment = lab.dut.netns.run(|| Attachment::attach(device.fd()?, lab.dut.ifindex, plan.xdp_mode))?;
@@ -270,6 +269,15 @@ fn load(plan: &Plan, round: u16) -> Result<(SlicedDevice, SliceReader)> {
 
 fn no_shares() -> Reading<Vec<(u32, Reading<CpuShares>)>> {
     Reading::not_available("no slices were taken")
+}
+
+/// Without a native program a veth end takes redirected frames only if GRO gives it NAPI.
+fn lab_spec(plan: &Plan) -> LabSpec {
+    let mut spec = LabSpec { queues: plan.queues, mtu: plan.mtu, ..LabSpec::new(plan.placement) };
+    for (offload, on) in &mut spec.offloads {
+        *on = offload == "gro" && plan.xdp_mode == XdpMode::Generic;
+    }
+    spec
 }
 
 fn sum<'a>(counts: impl IntoIterator<Item = &'a Counts>) -> Counts {

@@ -29,6 +29,7 @@ pub(crate) fn tests() -> Vec<Trial> {
             planted,
         ),
         test("measurement::split_placement_keeps_to_its_cpu", &[&NETNS, &BPF, &TWO_CPUS], split),
+        test("measurement::skb_mode_is_measured_as_asked", &[&NETNS, &BPF], skb),
         test("measurement::what_is_sent_back_is_counted", &[&NETNS, &BPF], sent_back),
         test("measurement::two_runs_in_one_process_do_not_see_each_other", &[&NETNS, &BPF], two_threads),
         test("measurement::two_runs_in_two_processes_do_not_see_each_other", &[&NETNS, &BPF], two_processes),
@@ -122,6 +123,12 @@ fn split() {
     is_sound(&case);
     assert_eq!(case.observed.placement.threads[0].cpus, [placement.dut_cpu()]);
     assert!(case.observed.slices.iter().all(|slice| usize::from(slice.cpu) == placement.dut_cpu()));
+}
+
+fn skb() {
+    let case = measure(&Plan { xdp_mode: XdpMode::Generic, ..plan(vec![dropping(8)], Placement::same().unwrap()) });
+    is_sound(&case);
+    assert_eq!(case.observed.xdp_mode, Some(XdpMode::Generic));
 }
 
 fn sent_back() {
