@@ -16,7 +16,7 @@ use crate::stats::Level;
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// Records of the baseline; several, one for each boot, are joined by commas
-    #[arg(value_name = "BASELINE", value_delimiter = ',', num_args = 1)]
+    #[arg(value_name = "BASELINE", value_delimiter = ',', num_args = 1, required = true)]
     baseline: Vec<PathBuf>,
     /// Records of a candidate; several, one for each boot, are joined by commas
     #[arg(value_name = "CANDIDATE", required = true)]

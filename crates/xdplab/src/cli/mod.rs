@@ -111,3 +111,15 @@ pub(crate) mod output {
         writeln!(io::stderr().lock(), "xdplab: {error}").unwrap_or_default();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_of_every_command_fit_together() {
+        Arguments::command().debug_assert();
+    }
+}
