@@ -1,7 +1,5 @@
 //! Attaching: as asked or not at all, never in place of another program, and gone with whoever attached.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File};
 use std::os::fd::AsFd as _;
 use std::sync::atomic::AtomicBool;
 
@@ -14,9 +12,9 @@ use xdplab::topology::{Lab, LabSpec, Placement, Port, native_xdp_mtu_limit};
 
 use crate::counts::attach;
 use crate::support::child::{self, Part};
+use crate::support::held::Held;
 use crate::support::xdp::{self, XDP_PASS};
-use crate::support::{BPF, NETNS, eventually, test};
-use crate::topology::Tether;
+use crate::support::{BPF, NETNS, test};
 
 pub(crate) const CHILDREN: &[Part] = &[("measure for ever", measure_for_ever)];
 
@@ -131,37 +129,11 @@ fn measure_for_ever() {
     LabRig.measure(&plan, &mut SaysWhenItSamples(false), &AtomicBool::new(false)).unwrap();
 }
 
-/// The numbers that a process's file descriptors show under `field` in /proc/PID/fdinfo.
-fn ids(pid: u32, field: &str) -> BTreeSet<u32> {
-    let infos = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
-    let infos: Vec<String> = infos.filter_map(|info| fs::read_to_string(info.unwrap().path()).ok()).collect();
-    let lines = infos.iter().flat_map(|info| info.lines());
-    lines.filter_map(|line| line.strip_prefix(field)?.strip_prefix(':')?.trim().parse().ok()).collect()
-}
-
 fn sigkill() {
     let (mut child, line) = child::start("measure for ever");
     assert_eq!(line, "sampling");
-    let links = ids(child.id(), "link_id");
-    let programs = ids(child.id(), "prog_id");
-    // The dispatcher and the sink are attached by links, and so are the observers.
-    assert!(links.len() >= 3 && programs.len() > 12, "{links:?} {programs:?}");
-    let fds = fs::read_dir(format!("/proc/{}/fd", child.id())).unwrap().map(|fd| fd.unwrap().path());
-    let namespaces: BTreeMap<_, _> = fds
-        .filter_map(|fd| Some((fs::read_link(&fd).ok()?, fd)))
-        .filter(|(link, _)| link.to_string_lossy().starts_with("net:"))
-        .collect();
-    assert_eq!(namespaces.len(), 2, "{namespaces:?}");
-    let tethers: Vec<_> = namespaces.values().map(|fd| Tether::to(File::open(fd).unwrap().as_fd())).collect();
-    assert!(tethers.iter().all(Tether::holds));
-
+    let held = Held::by(child.id());
     child.kill().unwrap();
     child.wait().unwrap();
-    eventually("every program is gone", 20, || {
-        !aya::programs::loaded_programs().filter_map(Result::ok).any(|program| programs.contains(&program.id()))
-    });
-    eventually("every link is gone", 20, || {
-        !aya::programs::loaded_links().filter_map(Result::ok).any(|link| links.contains(&link.id()))
-    });
-    eventually("both namespaces are gone", 20, || !tethers.iter().any(Tether::holds));
+    held.is_gone();
 }

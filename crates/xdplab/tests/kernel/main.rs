@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking, and say what was ignored")]
 
 mod attachment;
+mod cli;
 mod counts;
 mod doctor;
 mod generator;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     let tests = [
         support::tests(),
         attachment::tests(),
+        cli::tests(),
         counts::tests(),
         doctor::tests(),
         generator::tests(),

@@ -27,7 +27,7 @@ pub(crate) fn run_if_asked(parts: &[&[Part]]) -> Option<ExitCode> {
 }
 
 /// A child that ends with its owner.
-pub(crate) struct Actor(Child);
+pub(crate) struct Actor(pub(crate) Child);
 
 impl Deref for Actor {
     type Target = Child;

@@ -1,6 +1,7 @@
 //! Tests that say what they need, and what is said when it is not there.
 
 pub(crate) mod child;
+pub(crate) mod held;
 pub(crate) mod xdp;
 
 use std::collections::BTreeMap;
