@@ -45,7 +45,7 @@ impl Progress for Silent {
 }
 
 fn plan(candidates: Vec<ProgramSpec>, placement: Placement) -> Plan {
-    Plan { seconds: 0.5, ..Plan::new("test", dropping(0), candidates, placement, 1) }
+    Plan { seconds: 0.5, rounds: 2, ..Plan::new("test", dropping(0), candidates, placement, 1) }
 }
 
 fn dropping(extra_mul: u32) -> ProgramSpec {
@@ -74,23 +74,28 @@ fn is_sound(case: &Case) {
     assert!(ledger.received > 0 && ledger.generated >= ledger.received, "{ledger:?}");
     let PagePools { device, generator } = *case.observed.page_pools.known().unwrap();
     assert_eq!((device.held, generator.held), (device.released, generator.released));
-    let mut slices = BTreeMap::new();
-    for slice in &case.observed.slices {
-        *slices.entry((slice.variant, slice.copy)).or_insert(0) += 1;
-        assert_eq!(slice.packets, case.plan.slice_packets);
-        assert!(slice.stop_ns > slice.start_ns, "{slice:?}");
+    let rounds = case.observed.slices_by_round();
+    assert_eq!(rounds.len(), usize::from(case.plan.rounds));
+    assert_eq!(rounds.concat(), case.observed.slices);
+    for round in rounds {
+        let mut slices = BTreeMap::new();
+        for slice in round {
+            *slices.entry((slice.variant, slice.copy)).or_insert(0) += 1;
+            assert_eq!(slice.packets, case.plan.slice_packets);
+            assert!(slice.stop_ns > slice.start_ns, "{slice:?}");
+        }
+        let copies = case.plan.variants().len() * usize::from(case.plan.copies);
+        assert_eq!(slices.len(), copies, "each copy had its turns: {slices:?}");
+        let (fewest, most) = (slices.values().min().unwrap(), slices.values().max().unwrap());
+        assert!(case.observed.slices_lost > 0 || most - fewest <= 2, "equally often: {slices:?}");
     }
-    let copies = case.plan.variants().len() * usize::from(case.plan.copies);
-    assert_eq!(slices.len(), copies, "each copy had its turns: {slices:?}");
-    let (fewest, most) = (slices.values().min().unwrap(), slices.values().max().unwrap());
-    assert!(case.observed.slices_lost > 0 || most - fewest <= 2, "equally often: {slices:?}");
 }
 
 fn planted() {
-    // A busy machine can leave one run without a verdict: some copies then cost half as much again for where they lie.
+    // A busy machine can leave one run without a verdict.
     for _ in 0..3 {
         let candidates = vec![dropping(ProgramSpec::MAX_EXTRA_MUL), dropping(0)];
-        let case = measure(&Plan { seconds: 2.0, copies: 8, ..plan(candidates, Placement::same().unwrap()) });
+        let case = measure(&Plan { seconds: 3.0, rounds: 8, ..plan(candidates, Placement::same().unwrap()) });
         is_sound(&case);
         let [baseline, control, planted, copy] = [0, 1, 2, 3].map(|variant| typical_cost(&case, variant));
         println!("baseline {baseline:.2} ns, control {control:.2}, 16 multiplications {planted:.2}, copy {copy:.2}");
@@ -108,13 +113,15 @@ fn planted() {
     panic!("the planted cost was not found in three runs");
 }
 
-/// The median over copies of the median over slices, in ns per packet.
+/// The median over rounds and copies of the median over slices, in ns per packet.
 fn typical_cost(case: &Case, variant: u16) -> f64 {
-    let of_copy = |copy| {
-        let slices = case.observed.slices.iter().filter(|slice| (slice.variant, slice.copy) == (variant, copy));
+    let of_copy = |(round, copy): (&[Slice], u16)| {
+        let slices = round.iter().filter(|slice| (slice.variant, slice.copy) == (variant, copy));
         median(&mut slices.filter_map(Slice::ns_per_packet).collect::<Vec<_>>()).unwrap()
     };
-    median(&mut (0..case.plan.copies).map(of_copy).collect::<Vec<_>>()).unwrap()
+    let rounds = case.observed.slices_by_round();
+    let copies = rounds.iter().flat_map(|round| (0..case.plan.copies).map(|copy| (*round, copy)));
+    median(&mut copies.map(of_copy).collect::<Vec<_>>()).unwrap()
 }
 
 fn split() {
