@@ -95,7 +95,7 @@ fn planted() {
     // A busy machine can leave one run without a verdict.
     for _ in 0..3 {
         let candidates = vec![dropping(ProgramSpec::MAX_EXTRA_MUL), dropping(0)];
-        let case = measure(&Plan { seconds: 3.0, rounds: 8, ..plan(candidates, Placement::same().unwrap()) });
+        let case = measure(&Plan { seconds: 3.0, rounds: 4, ..plan(candidates, Placement::same().unwrap()) });
         is_sound(&case);
         let [baseline, control, planted, copy] = [0, 1, 2, 3].map(|variant| typical_cost(&case, variant));
         println!("baseline {baseline:.2} ns, control {control:.2}, 16 multiplications {planted:.2}, copy {copy:.2}");
