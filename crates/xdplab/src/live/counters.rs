@@ -45,6 +45,22 @@ pub struct Counters {
     pub exceptions: Option<Reading<Group<(String, u32), u64>>>,
 }
 
+impl Counters {
+    /// A reading of nothing.
+    #[must_use]
+    pub fn empty(at: Instant) -> Self {
+        Self { at, received: None, exceptions: None }
+    }
+}
+
+impl<K, V> Group<K, V> {
+    /// The rows that `read` gives, stamped.
+    pub(super) fn read(read: impl FnOnce() -> Reading<BTreeMap<K, V>>) -> Reading<Self> {
+        let at = Instant::now();
+        read().map(|rows| Self { at, rows })
+    }
+}
+
 impl<K: Ord + Clone, V: Copy + Default + Sub<Output = V>> Group<K, V> {
     /// What was counted since `earlier`.
     #[must_use]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Interval, SoftirqTime};
+use super::{Account, CpuCost, Interval, SoftirqTime};
 use crate::netlink::{Channels, XdpMode};
 use crate::reading::Reading;
 
@@ -66,6 +66,31 @@ pub struct End {
     pub softirq: Option<Reading<SoftirqTime>>,
     /// What the interface counted over about the same time: a second opinion. Not every driver counts what XDP takes.
     pub interface: Reading<InterfaceCounted>,
+    /// Time of the CPUs that packets went through beside those that received them, and packets that each handled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cpus: Vec<Reading<CpuCost>>,
+    /// What the rate was limited by.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limiter: Option<Reading<String>>,
+    /// Where all packets went; read after the program had been detached and what was on its way had arrived.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ledger: Vec<Reading<Account>>,
+}
+
+impl End {
+    /// An end with nothing but the total.
+    #[must_use]
+    pub fn new(total: Interval, ended_by: EndedBy) -> Self {
+        Self {
+            ended_by,
+            total,
+            softirq: None,
+            interface: Reading::not_available("not read"),
+            cpus: Vec::new(),
+            limiter: None,
+            ledger: Vec::new(),
+        }
+    }
 }
 
 /// The interface's own counters (`IFLA_STATS64`), last less first.
@@ -142,13 +167,12 @@ mod tests {
         {"schema":"xdplab.live/1","event":"interval","start":"2026-01-02T03:04:05.000000Z","stop":"2026-01-02T03:04:07.000000Z","period_s":2.0,"partial":true,"received":{"period_s":2.0,"packets":4000,"aborted":1,"pps":2000.0,"ns_per_packet":500000.0,"rx_queues":{"0":{"packets":4000,"aborted":1}},"cpus":{"1":{"packets":4000,"aborted":1}}},"exceptions":{"period_s":2.0,"packets":1,"verdicts":{"XDP_ABORTED":{"1":1}}}}
         "#);
         let end = End {
-            ended_by: EndedBy::Signal("SIGINT".into()),
-            total,
             softirq: Some(Reading::Known(SoftirqTime {
                 busy_ns: [(1, 320_000_000)].into(),
                 busy_ns_per_packet: Nanos(80_000.0),
             })),
             interface: Reading::not_available("gone"),
+            ..End::new(total, EndedBy::Signal("SIGINT".into()))
         };
         insta::assert_snapshot!(Event::End(&end).json_line().unwrap(), @r#"
         {"schema":"xdplab.live/1","event":"end","ended_by":{"signal":"SIGINT"},"total":{"start":"2026-01-02T03:04:05.000000Z","stop":"2026-01-02T03:04:07.000000Z","period_s":2.0,"partial":true,"received":{"period_s":2.0,"packets":4000,"aborted":1,"pps":2000.0,"ns_per_packet":500000.0,"rx_queues":{"0":{"packets":4000,"aborted":1}},"cpus":{"1":{"packets":4000,"aborted":1}}},"exceptions":{"period_s":2.0,"packets":1,"verdicts":{"XDP_ABORTED":{"1":1}}}},"softirq":{"busy_ns":{"1":320000000},"busy_ns_per_packet":80000.0},"interface":{"not_available":"gone"}}

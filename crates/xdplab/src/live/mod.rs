@@ -5,8 +5,11 @@
 
 mod basic;
 mod counters;
+mod cpu_cost;
 mod event;
 mod interval;
+mod ledger;
+mod receiver;
 mod session;
 mod signals;
 mod softirq;
@@ -14,8 +17,10 @@ mod text;
 
 pub use basic::BasicDevice;
 pub use counters::{Counters, Delta, Group, Place};
+pub use cpu_cost::CpuCost;
 pub use event::{End, EndedBy, Event, InterfaceCounted, LiveRun, SCHEMA, Start};
 pub use interval::{Exceptions, Interval, Received, WallClock};
+pub use ledger::{Account, Part};
 pub use session::{Clock, Limits, Session, Source, Told, View, Woken};
 pub use signals::Signals;
 pub use softirq::SoftirqTime;

@@ -210,7 +210,7 @@ mod tests {
 
     fn end(total: Interval, softirq: Option<Reading<SoftirqTime>>) -> End {
         let interface = Reading::Known(InterfaceCounted { rx_packets: 0, tx_packets: 0 });
-        End { ended_by: EndedBy::Duration, total, softirq, interface }
+        End { softirq, interface, ..End::new(total, EndedBy::Duration) }
     }
 
     /// With a mark at the end of each line, so that columns show.

@@ -1,0 +1,164 @@
+//! The interface on which a live command receives: looked at, given a program, and read at the end.
+
+use std::os::fd::BorrowedFd;
+
+use nix::errno::Errno;
+
+use super::counters::Group;
+use super::event::{InterfaceCounted, Start};
+use super::softirq::SoftirqAccount;
+use crate::bpf;
+use crate::device::Attachment;
+use crate::error::{Error, Result};
+use crate::host;
+use crate::netlink::{Channels, Ethtool, LinkInfo, LinkStats, Rtnl, XdpMode};
+use crate::observe::{Figure, Interface, Observers, Watch};
+use crate::reading::Reading;
+use crate::sys::ethtool::EthtoolIoctl;
+use crate::topology::NetNs;
+
+/// An interface that may be taken, before anything has been changed.
+pub(super) struct Target {
+    rtnl: Rtnl,
+    pub(super) link: LinkInfo,
+    channels: Reading<Channels>,
+    /// RX queues that packets can come from: those the interface was made with, of which the channels in use are a part
+    /// that can change while a program is attached.
+    pub(super) rx_queues: u32,
+}
+
+/// What is told of a program.
+pub(super) struct Program<'a> {
+    pub(super) command: String,
+    pub(super) name: String,
+    pub(super) fd: BorrowedFd<'a>,
+}
+
+/// The interface with the program attached. Dropping it detaches, and so does the end of the process.
+pub(super) struct Receiver {
+    _attachment: Attachment,
+    pub(super) observers: Reading<Observers>,
+    pub(super) softirqs: SoftirqAccount,
+    rtnl: Rtnl,
+    link: LinkInfo,
+    start: Start,
+}
+
+impl Target {
+    /// Looks at an interface of the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// The process lacks privileges, there is no such interface, or it is in use (unless `force`).
+    pub(super) fn open(name: &str, force: bool) -> Result<Self> {
+        host::require_privileges()?;
+        let mut rtnl = Rtnl::open()?;
+        let link = rtnl.link_by_name(name)?;
+        if !force {
+            host::require_unused(name)?;
+        }
+        let channels = channels(link.ifindex);
+        let rx_queues = rx_queues(&link, &channels);
+        Ok(Self { rtnl, link, channels, rx_queues })
+    }
+
+    /// Attaches the program, and watches `figures` of the interface; `xmit_to` is where frames are redirected to.
+    ///
+    /// # Errors
+    /// It has a program already, or can't run one in this mode.
+    pub(super) fn attach(
+        self,
+        program: &Program<'_>,
+        mode: XdpMode,
+        figures: &[Figure],
+        xmit_to: u32,
+    ) -> Result<Receiver> {
+        let Self { mut rtnl, link, channels: channels_before, rx_queues } = self;
+        let attachment = Attachment::attach(program.fd, link.ifindex, mode)?;
+        let netns = NetNs::current()?.inode();
+        let watch = Watch {
+            device: Interface { ifindex: link.ifindex, netns },
+            xmit_to: Interface { ifindex: xmit_to, netns },
+        };
+        let observers = Observers::attach_only(watch, figures).into();
+        // Last, so that its counters are as old as the first reading that follows.
+        let link = rtnl.link_by_index(link.ifindex)?;
+        let start = Start {
+            command: program.command.clone(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            argv: std::env::args().collect(),
+            interface: link.name.clone(),
+            ifindex: link.ifindex,
+            driver: EthtoolIoctl::open().and_then(|ioctl| ioctl.driver_info(&link.name)).map(|info| info.driver).into(),
+            xdp_mode: attachment.mode(),
+            program: program.name.clone(),
+            program_id: link.xdp.first().map_or(0, |attached| attached.prog_id),
+            frags: bpf::takes_frags(),
+            rx_queues,
+            channels_before,
+            channels_after: channels(link.ifindex),
+            started: String::new(),
+        };
+        Ok(Receiver {
+            _attachment: attachment,
+            observers,
+            softirqs: SoftirqAccount::open(link.ifindex),
+            rtnl,
+            link,
+            start,
+        })
+    }
+}
+
+impl Receiver {
+    /// What is attached where, once the first reading has been made.
+    pub(super) fn start(&self, started: String) -> Start {
+        Start { started, ..self.start.clone() }
+    }
+
+    /// Verdicts that the driver could not carry out.
+    pub(super) fn exceptions(&self) -> Reading<Group<(String, u32), u64>> {
+        Group::read(|| {
+            self.observers.as_ref().and_then(Observers::exceptions_per_cpu).map(|verdicts| {
+                let rows = verdicts.into_iter().flat_map(|(verdict, cpus)| {
+                    (0u32..).zip(cpus).map(move |(cpu, packets)| ((verdict.clone(), cpu), packets))
+                });
+                rows.collect()
+            })
+        })
+    }
+
+    /// What the interface itself has counted since the program was attached.
+    pub(super) fn interface(&mut self) -> Reading<InterfaceCounted> {
+        let not_told = || Reading::not_available("the kernel left IFLA_STATS64 out");
+        let now = match self.rtnl.link_by_index(self.link.ifindex) {
+            Ok(link) => link.stats,
+            Err(error) => return Reading::not_available(error.to_string()),
+        };
+        now.zip(self.link.stats).map_or_else(not_told, |(now, before): (LinkStats, LinkStats)| {
+            Reading::Known(InterfaceCounted {
+                rx_packets: now.rx_packets.saturating_sub(before.rx_packets),
+                tx_packets: now.tx_packets.saturating_sub(before.tx_packets),
+            })
+        })
+    }
+
+    /// Succeeds as long as the interface is there.
+    pub(super) fn check(&mut self) -> Result<()> {
+        self.rtnl.link_by_index(self.link.ifindex).map(|_| ()).map_err(|error| match error.errno() {
+            Some(Errno::ENODEV) => {
+                let what = format!("count packets of {} (ifindex {})", self.link.name, self.link.ifindex);
+                Error::invalid(what, "the interface is gone")
+            }
+            _ => error,
+        })
+    }
+}
+
+fn channels(ifindex: u32) -> Reading<Channels> {
+    Ethtool::open().and_then(|mut ethtool| ethtool.channels(ifindex)).into()
+}
+
+fn rx_queues(link: &LinkInfo, channels: &Reading<Channels>) -> u32 {
+    let in_use = channels.known().map_or(0, |channels| channels.rx.unwrap_or(0) + channels.combined.unwrap_or(0));
+    link.rx_queues.unwrap_or(1).max(in_use).max(1)
+}
