@@ -117,3 +117,42 @@ impl Ledger {
         residuals
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A ledger in which every packet is accounted for.
+    fn balanced(received: u64, drops: u64) -> Ledger {
+        Ledger {
+            generated: received + drops,
+            xmit: Reading::Known(Xmit { sent: received, drops, bulks: 1, errors: BTreeMap::new() }),
+            received,
+            handled: Reading::Known(received),
+            aborted: 0,
+            interface_received: Reading::Known(received),
+            returned: None,
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_counter_that_is_off_by_any_number_leaves_a_residual(
+            received in 0..u64::MAX / 4, drops in 0..u64::MAX / 4, off in 1..u64::MAX / 4, counter in 0..5,
+        ) {
+            let mut ledger = balanced(received, drops);
+            prop_assert!(ledger.residuals().iter().all(|(_, residual)| *residual == 0));
+            let Reading::Known(xmit) = &mut ledger.xmit else { unreachable!() };
+            match counter {
+                0 => ledger.generated += off,
+                1 => xmit.sent += off,
+                2 => xmit.drops += off,
+                3 => ledger.handled = Reading::Known(received + off),
+                _ => ledger.interface_received = Reading::Known(received + off),
+            }
+            prop_assert!(ledger.residuals().iter().any(|(_, residual)| residual.unsigned_abs() == u128::from(off)));
+        }
+    }
+}

@@ -112,7 +112,15 @@ impl Record {
                 format!("its schema is `{}`, and this version reads {SCHEMA}", head.schema),
             ));
         }
-        serde_json::from_str(&text).map_err(|error| Error::usage(what(), error.to_string()))
+        let record: Self = serde_json::from_str(&text).map_err(|error| Error::usage(what(), error.to_string()))?;
+        let adds_up = |case: &Case| {
+            let in_rounds: u128 = case.observed.rounds.iter().map(|slices| *slices as u128).sum();
+            in_rounds == case.observed.slices.len() as u128
+        };
+        if !record.cases.iter().all(adds_up) {
+            return Err(Error::usage(what(), "the rounds of a case do not add up to its slices"));
+        }
+        Ok(record)
     }
 }
 

@@ -197,6 +197,18 @@ fn runs_that_claim_more_slices_than_there_are_take_no_memory() {
 }
 
 #[test]
+fn rounds_that_do_not_add_up_to_the_slices_are_refused() {
+    let folder = Folder::new();
+    let json: serde_json::Value = serde_json::from_slice(&small()).unwrap();
+    for rounds in [serde_json::json!([]), serde_json::json!([1]), serde_json::json!([u64::MAX, u64::MAX])] {
+        let mut json = json.clone();
+        *json.pointer_mut("/cases/0/observed/rounds").unwrap() = rounds;
+        let error = folder.read(&serde_json::to_vec(&json).unwrap()).unwrap_err();
+        assert!(error.contains("do not add up"), "{error}");
+    }
+}
+
+#[test]
 fn a_file_that_is_not_there_is_an_error_that_names_it() {
     let folder = Folder::new();
     let error = Record::read(&folder.path()).unwrap_err().to_string();
@@ -249,6 +261,7 @@ proptest! {
             let mut record = record.clone();
             record.cases[0] = xdplab::run::analyse(record.cases[0].plan.clone(), {
                 let mut observed = record.cases[0].observed.clone();
+                observed.rounds = vec![slices.len()];
                 observed.slices = slices;
                 observed
             });
