@@ -1,7 +1,8 @@
 //! Comparing records: runs that could not interleave, such as two kernels.
 //!
 //! The unit is the boot. What differs from boot to boot, and memory layout does, enters the interval only if there are
-//! several boots a side; with one, the difference is shown and nothing is concluded from it.
+//! several boots a side; with one, the difference is shown and nothing is concluded from it. Imported results do not tell
+//! their boot: they are one run a side, and how their intervals spread is shown and concludes nothing either.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +12,11 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::guard;
 use crate::host::Environment;
+use crate::import::{Cost, Imported, Series, Spread, Stated, Unit};
 use crate::record::Record;
 use crate::run::Outcome;
 use crate::stats::{self, Level, UnitsComparison};
-use crate::verdict::{self, Verdict};
+use crate::verdict::{self, Reason, Verdict};
 
 /// One variant in the records of both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -32,6 +34,24 @@ pub struct Across {
     /// What it means.
     #[serde(flatten)]
     pub verdict: Verdict,
+    /// What other tools printed for baseline and candidate, where the variant was imported.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub imported: Option<[ImportedSide; 2]>,
+}
+
+/// An imported result as one side of a comparison.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ImportedSide {
+    /// Its label, or those of the results that are averaged.
+    pub labels: Vec<String>,
+    /// What the tool printed.
+    pub figure: Option<Stated>,
+    /// The figure's unit.
+    pub unit: Unit,
+    /// What the rounding of the figure as written leaves open either way, in ns per packet.
+    pub rounding_ns: f64,
+    /// How the run's intervals spread; absent where it is unknown.
+    pub spread: Option<Spread>,
 }
 
 /// Where the two sides' machines differ.
@@ -56,7 +76,8 @@ pub fn compare(
     floor_ns: f64,
     margin_ns: Option<f64>,
 ) -> Result<Vec<Across>> {
-    let names = |records: &[Record]| -> Vec<String> { variants(records).into_iter().map(|(name, _)| name).collect() };
+    let names =
+        |records: &[Record]| -> Vec<String> { variants(records).into_iter().map(|variant| variant.name).collect() };
     let (before, after) = (boots(baseline), boots(candidate));
     let common: Vec<String> = names(baseline)
         .into_iter()
@@ -75,12 +96,14 @@ pub fn compare(
         .map(|variant| {
             let (baseline_ns, candidate_ns) = (before[&variant].clone(), after[&variant].clone());
             let comparison = stats::compare_units(&baseline_ns, &candidate_ns, level);
-            let verdict = match &comparison {
-                Ok(comparison) => verdict::decide_units(comparison, None, floor_ns, margin_ns, &failed),
-                Err(reason) => verdict::not_enough(reason, &failed),
+            let imported = imported_sides(baseline, candidate, &variant);
+            let verdict = match (&imported, &comparison) {
+                (Some(sides), _) => one_run_a_side(sides),
+                (None, Ok(comparison)) => verdict::decide_units(comparison, None, floor_ns, margin_ns, &failed),
+                (None, Err(reason)) => verdict::not_enough(reason, &failed),
             };
             let delta_ns = mean(&candidate_ns) - mean(&baseline_ns);
-            Across { variant, baseline_ns, candidate_ns, delta_ns, comparison: comparison.into(), verdict }
+            Across { variant, baseline_ns, candidate_ns, delta_ns, comparison: comparison.into(), verdict, imported }
         })
         .collect())
 }
@@ -89,18 +112,38 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// Every variant with a cost, in the order in which they come up, with the record it comes from.
-fn variants(records: &[Record]) -> Vec<(String, Vec<(usize, f64)>)> {
-    let mut variants: Vec<(String, Vec<(usize, f64)>)> = Vec::new();
+/// A variant and its costs, each with the record it comes from.
+struct Variant<'a> {
+    name: String,
+    costs: Vec<(usize, f64)>,
+    imported: Vec<(&'a Imported, &'a Series, Cost)>,
+}
+
+/// Every variant with a cost, in the order in which they come up.
+fn variants(records: &[Record]) -> Vec<Variant<'_>> {
+    let mut variants: Vec<Variant<'_>> = Vec::new();
+    let mut add = |name: String, index: usize, ns: f64, imported| {
+        let found = variants.iter().position(|variant| variant.name == name);
+        let place = found.unwrap_or_else(|| {
+            variants.push(Variant { name, costs: Vec::new(), imported: Vec::new() });
+            variants.len() - 1
+        });
+        variants[place].costs.push((index, ns));
+        variants[place].imported.extend(imported);
+    };
+    // Results under one label are called by what they are of; the label tells them apart only where there are several.
+    let labels: BTreeSet<&str> =
+        records.iter().flat_map(|record| &record.imported).map(|block| block.label.as_str()).collect();
     for (index, record) in records.iter().enumerate() {
         for cost in record.cases.iter().flat_map(|case| &case.costs) {
             let Some(absolute) = cost.cost.estimate() else { continue };
-            let found = variants.iter().position(|(name, _)| *name == cost.variant);
-            let place = found.unwrap_or_else(|| {
-                variants.push((cost.variant.clone(), Vec::new()));
-                variants.len() - 1
-            });
-            variants[place].1.push((index, absolute.cost.estimate));
+            add(cost.variant.clone(), index, absolute.cost.estimate, None);
+        }
+        for (block, series) in record.imported.iter().flat_map(|block| block.series.iter().map(move |one| (block, one)))
+        {
+            let Some(cost) = series.cost else { continue };
+            let name = if labels.len() > 1 { format!("{}: {}", block.title(), series.name()) } else { series.name() };
+            add(name, index, cost.ns, Some((block, series, cost)));
         }
     }
     variants
@@ -111,14 +154,78 @@ fn boots(records: &[Record]) -> BTreeMap<String, Vec<f64>> {
     let boot = |index: usize| records[index].environment.boot_id.known().cloned();
     variants(records)
         .into_iter()
-        .map(|(name, costs)| {
+        .map(|variant| {
             let mut by_boot: BTreeMap<Option<String>, Vec<f64>> = BTreeMap::new();
-            for (index, cost) in costs {
+            for (index, cost) in variant.costs {
                 by_boot.entry(boot(index)).or_default().push(cost);
             }
-            (name, by_boot.values().map(|costs| mean(costs)).collect())
+            (variant.name, by_boot.values().map(|costs| mean(costs)).collect())
         })
         .collect()
+}
+
+/// What was imported of the variant, if all of both sides was.
+fn imported_sides(baseline: &[Record], candidate: &[Record], name: &str) -> Option<[ImportedSide; 2]> {
+    let side = |records: &[Record]| {
+        let variant = variants(records).into_iter().find(|variant| variant.name == name)?;
+        let costs = &variant.imported;
+        let (_, series, _) = costs.first().filter(|_| costs.len() == variant.costs.len())?;
+        let spreads: Vec<Spread> = costs.iter().filter_map(|(_, _, cost)| cost.spread).collect();
+        Some(ImportedSide {
+            labels: costs.iter().map(|(block, _, _)| block.title().to_owned()).collect(),
+            figure: series.figure().filter(|_| costs.len() == 1),
+            unit: series.unit,
+            rounding_ns: costs.iter().map(|(_, _, cost)| cost.rounding_ns).fold(0.0, f64::max),
+            spread: spreads
+                .into_iter()
+                .reduce(Spread::and)
+                .filter(|_| costs.iter().all(|(_, _, cost)| cost.spread.is_some())),
+        })
+    };
+    Some([side(baseline)?, side(candidate)?])
+}
+
+fn one_run_a_side(sides: &[ImportedSide; 2]) -> Verdict {
+    let spread = |side: &ImportedSide| match side.spread {
+        Some(spread) => format!("{spread} within the run"),
+        None => "spread unknown".into(),
+    };
+    let [before, after] = sides.each_ref().map(spread);
+    let spread = if before == after { before } else { format!("baseline {before}, candidate {after}") };
+    let why = format!("imported: one run a side can't separate the change from the run; {spread}");
+    Verdict::Inconclusive { reasons: vec![Reason::NotEnough { why }], needs_seconds: None }
+}
+
+/// Keeps the variants whose name or label holds `text`, and calls them by the rest, so that variants which differ in it
+/// can be compared.
+///
+/// # Errors
+/// None holds it.
+pub fn select(records: &mut [Record], text: &str) -> Result<()> {
+    let without = |name: &str| name.replacen(text, "", 1).split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut found = false;
+    for record in records.iter_mut() {
+        for case in &mut record.cases {
+            case.costs.retain(|cost| cost.variant.contains(text));
+            case.costs.iter_mut().for_each(|cost| cost.variant = without(&cost.variant));
+            found |= !case.costs.is_empty();
+        }
+        for block in &mut record.imported {
+            if block.label.contains(text) {
+                block.label = without(&block.label);
+            } else {
+                block.series.retain(|series| series.subject.contains(text));
+                block.series.iter_mut().for_each(|series| series.subject = without(&series.subject));
+            }
+        }
+        record.imported.retain(|block| !block.series.is_empty());
+        found |= !record.imported.is_empty();
+    }
+    if found {
+        return Ok(());
+    }
+    Err(Error::usage("compare the records", format!("no variant and no label holds `{text}`"))
+        .remedy("`xdplab import` prints them"))
 }
 
 fn failed_guards<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<String> {

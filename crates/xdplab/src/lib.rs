@@ -10,6 +10,7 @@ pub mod error;
 pub mod generator;
 pub mod guard;
 pub mod host;
+pub mod import;
 pub mod live;
 pub mod netlink;
 pub mod observe;

@@ -24,6 +24,12 @@ pub(crate) struct Options {
     /// Call differences shown to be smaller than this equivalent, in ns per packet
     #[arg(long, value_name = "NS")]
     margin: Option<f64>,
+    /// Of the baseline, take the variants whose name or label holds TEXT, and match them by the rest of it
+    #[arg(long, value_name = "TEXT")]
+    baseline_match: Option<String>,
+    /// Of the candidates, take the variants whose name or label holds TEXT, and match them by the rest of it
+    #[arg(long, value_name = "TEXT")]
+    candidate_match: Option<String>,
     /// Print one JSON object for each candidate
     #[arg(long)]
     json: bool,
@@ -32,23 +38,29 @@ pub(crate) struct Options {
 /// Compares each candidate with the baseline.
 pub(crate) fn run(options: &Options) -> Result<Ending> {
     let level = Level::default();
-    let baseline = read(options.baseline.iter().cloned())?;
+    let baseline = read(options.baseline.iter().cloned(), options.baseline_match.as_deref())?;
     for candidate in &options.candidates {
-        let records = read(candidate.split(',').map(PathBuf::from))?;
+        let records = read(candidate.split(',').map(PathBuf::from), options.candidate_match.as_deref())?;
         let rows = across::compare(&baseline, &records, level, Plan::FLOOR_NS, options.margin)?;
-        let differences = across::environment_differences(&baseline, &records);
+        // An imported result does not tell its machine.
+        let known = baseline.iter().chain(&records).all(|record| record.imported.is_empty());
+        let differences = known.then(|| across::environment_differences(&baseline, &records));
         if options.json {
             let object = serde_json::json!({
                 "schema": "xdplab.compare/1", "candidate": candidate, "variants": rows, "environment": differences
             });
             output::text(&format!("{object}\n"))?;
         } else {
-            output::text(&format!("{candidate}\n{}", report::across_text(&rows, &differences, level)))?;
+            output::text(&format!("{candidate}\n{}", report::across_text(&rows, differences.as_deref(), level)))?;
         }
     }
     Ok(Ending::Done)
 }
 
-fn read(paths: impl Iterator<Item = PathBuf>) -> Result<Vec<Record>> {
-    paths.map(|path| Record::read(&path)).collect()
+fn read(paths: impl Iterator<Item = PathBuf>, text: Option<&str>) -> Result<Vec<Record>> {
+    let mut records: Vec<Record> = paths.map(|path| Record::read(&path)).collect::<Result<_>>()?;
+    if let Some(text) = text {
+        across::select(&mut records, text)?;
+    }
+    Ok(records)
 }

@@ -4,6 +4,7 @@ mod basic;
 mod compare;
 mod demo;
 mod doctor;
+mod import;
 mod live;
 mod pool;
 mod progress;
@@ -42,6 +43,8 @@ enum Command {
     Pass(basic::Options),
     /// Send all packets of an interface back out of it (XDP_TX) and count them
     Tx(basic::Options),
+    /// Read what other tools printed, also where it was pasted into mail
+    Import(import::Options),
 }
 
 /// How a command ended, other than by an error.
@@ -76,6 +79,7 @@ fn run(arguments: Arguments) -> Result<Ending> {
         Command::Drop(options) => basic::run(Action::Drop, &options),
         Command::Pass(options) => basic::run(Action::Pass, &options),
         Command::Tx(options) => basic::run(Action::Tx, &options),
+        Command::Import(options) => import::run(&options),
     }
 }
 

@@ -138,6 +138,57 @@ pub struct Frequency {
 }
 
 impl Environment {
+    /// The environment of a run on a machine that can't be looked at, because of `why`.
+    #[must_use]
+    pub fn unknown(why: &str) -> Self {
+        fn none<T>(why: &str) -> Reading<T> {
+            Reading::not_available(why)
+        }
+        Self {
+            kernel: Kernel {
+                release: none(why),
+                version: none(why),
+                cmdline: none(why),
+                preemption: none(why),
+                config: none(why),
+            },
+            cpu: Cpu {
+                model_name: none(why),
+                vendor: none(why),
+                family: none(why),
+                model: none(why),
+                stepping: none(why),
+                microcode: none(why),
+                online: none(why),
+                present: none(why),
+                possible: none(why),
+                smt_active: none(why),
+                numa_nodes: none(why),
+            },
+            mitigations: none(why),
+            frequency: Frequency {
+                driver: none(why),
+                governor: none(why),
+                min_mhz: none(why),
+                max_mhz: none(why),
+                current_mhz: none(why),
+                turbo: none(why),
+                idle_driver: none(why),
+                idle_governor: none(why),
+            },
+            clocksource: none(why),
+            hypervisor: none(why),
+            bpf_jit_enable: none(why),
+            bpf_jit_harden: none(why),
+            boot_id: none(why),
+            uptime_s: none(why),
+            load_average: none(why),
+            memory_total_bytes: none(why),
+            irqbalance_running: none(why),
+            transparent_hugepage: none(why),
+        }
+    }
+
     /// Reads this machine.
     #[must_use]
     pub fn read() -> Self {

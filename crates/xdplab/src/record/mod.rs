@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::host::Environment;
+use crate::import::Imported;
 use crate::live::LiveRun;
 use crate::run::Case;
 
@@ -34,6 +35,9 @@ pub struct Record {
     /// Live commands.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub live_runs: Vec<LiveRun>,
+    /// Results of other tools, for a record that was imported; the environment is then not that of their machine.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub imported: Vec<Imported>,
 }
 
 /// The tool that wrote a record.
@@ -69,7 +73,16 @@ impl Record {
             environment,
             cases: Vec::new(),
             live_runs: Vec::new(),
+            imported: Vec::new(),
         }
+    }
+
+    /// The record of results that another machine's tools printed.
+    #[must_use]
+    pub fn of_imported(imported: Vec<Imported>, argv: Vec<String>) -> Self {
+        let environment = Environment::unknown("imported: the text does not tell the machine");
+        let begun = Self::begin(environment, argv);
+        Self { stopped: Some(now()), imported, ..begun }
     }
 
     /// Adds a case and the time.

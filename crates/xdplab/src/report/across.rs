@@ -1,14 +1,14 @@
 //! A comparison of records as text for a terminal.
 
 use super::text::{aligned, verdict_word, why_inconclusive};
-use crate::across::{Across, EnvironmentDifference};
+use crate::across::{Across, EnvironmentDifference, ImportedSide};
 use crate::run::Outcome;
 use crate::stats::Level;
 use crate::units::Nanos;
 
-/// Table, reasons and environment differences.
+/// Table, reasons and environment differences; `None` where the environment is not known.
 #[must_use]
-pub fn across_text(rows: &[Across], differences: &[EnvironmentDifference], level: Level) -> String {
+pub fn across_text(rows: &[Across], differences: Option<&[EnvironmentDifference]>, level: Level) -> String {
     let interval = format!("{:.0} % interval", level.get() * 100.0);
     let header =
         ["variant", "baseline ns", "boots", "candidate ns", "boots", "Δ ns", &interval, "Δ Mpps", "Δ %", "verdict"];
@@ -16,10 +16,14 @@ pub fn across_text(rows: &[Across], differences: &[EnvironmentDifference], level
     text += "\n";
     for row in rows {
         text += &why_inconclusive(&row.variant, &row.verdict);
+        if let Some(sides) = &row.imported {
+            text += &imported(sides);
+        }
     }
     match differences {
-        [] => text += "environment: no difference\n",
-        differences => {
+        None => text += "environment: not known for imported results\n",
+        Some([]) => text += "environment: no difference\n",
+        Some(differences) => {
             text += "environment differs:\n";
             for difference in differences {
                 let (before, after) = (difference.baseline.join(" | "), difference.candidate.join(" | "));
@@ -28,6 +32,20 @@ pub fn across_text(rows: &[Across], differences: &[EnvironmentDifference], level
         }
     }
     text
+}
+
+/// What was printed on both sides, and what its rounding leaves open where that shows.
+fn imported([before, after]: &[ImportedSide; 2]) -> String {
+    let side = |side: &ImportedSide| {
+        let figure = side.figure.map_or("several results averaged".into(), |figure| format!("{figure} {}", side.unit));
+        format!("{figure} [{}]", side.labels.join(", "))
+    };
+    let change = before.figure.zip(after.figure).filter(|(before, _)| before.value > 0.0);
+    let change = change
+        .map_or(String::new(), |(before, after)| format!(" ({:+.1} %)", 100.0 * (after.value / before.value - 1.0)));
+    let open = before.rounding_ns + after.rounding_ns;
+    let open = if open < 0.005 { String::new() } else { format!("; the digits as written leave ±{open:.2} ns open") };
+    format!("  {} -> {}{change}{open}\n", side(before), side(after))
 }
 
 fn row(across: &Across) -> Vec<String> {

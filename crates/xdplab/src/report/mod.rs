@@ -1,9 +1,11 @@
 //! What is printed of a record. It sees the record and nothing else.
 
 mod across;
+mod imported;
 mod pool;
 mod text;
 
 pub use across::across_text;
+pub use imported::import_text;
 pub use pool::{kernel_pool_text, pool_text, published_text};
 pub use text::case_text;
