@@ -1,6 +1,6 @@
 //! `xdplab compare`: records of two sides, by boots. Needs no privileges.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use clap::Args;
 
@@ -16,8 +16,8 @@ use crate::stats::Level;
 #[derive(Args, Debug)]
 pub(crate) struct Options {
     /// Records of the baseline; several, one for each boot, are joined by commas
-    #[arg(value_name = "BASELINE", value_delimiter = ',', num_args = 1, required = true)]
-    baseline: Vec<PathBuf>,
+    #[arg(value_name = "BASELINE")]
+    baseline: String,
     /// Records of a candidate; several, one for each boot, are joined by commas
     #[arg(value_name = "CANDIDATE", required = true)]
     candidates: Vec<String>,
@@ -38,9 +38,9 @@ pub(crate) struct Options {
 /// Compares each candidate with the baseline.
 pub(crate) fn run(options: &Options) -> Result<Ending> {
     let level = Level::default();
-    let baseline = read(options.baseline.iter().cloned(), options.baseline_match.as_deref())?;
+    let baseline = read(&options.baseline, options.baseline_match.as_deref())?;
     for candidate in &options.candidates {
-        let records = read(candidate.split(',').map(PathBuf::from), options.candidate_match.as_deref())?;
+        let records = read(candidate, options.candidate_match.as_deref())?;
         let rows = across::compare(&baseline, &records, level, Plan::FLOOR_NS, options.margin)?;
         // An imported result does not tell its machine.
         let known = baseline.iter().chain(&records).all(|record| record.imported.is_empty());
@@ -57,8 +57,8 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
     Ok(Ending::Done)
 }
 
-fn read(paths: impl Iterator<Item = PathBuf>, text: Option<&str>) -> Result<Vec<Record>> {
-    let mut records: Vec<Record> = paths.map(|path| Record::read(&path)).collect::<Result<_>>()?;
+fn read(paths: &str, text: Option<&str>) -> Result<Vec<Record>> {
+    let mut records: Vec<Record> = paths.split(',').map(|path| Record::read(Path::new(path))).collect::<Result<_>>()?;
     if let Some(text) = text {
         across::select(&mut records, text)?;
     }

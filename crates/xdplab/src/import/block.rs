@@ -126,12 +126,17 @@ impl<'a> Blocks<'a> {
 
     /// A line that belongs to no result: it ends the open block and may be the label of the next.
     pub(super) fn text(&mut self, text: &str) {
+        self.text_at(self.at, text);
+    }
+
+    /// The same for the line with that number.
+    pub(super) fn text_at(&mut self, line: u64, text: &str) {
         self.close();
         if text.trim_start_matches('*').starts_with(' ') && text.starts_with('*') {
             self.heading = label(&short(text));
             return;
         }
-        if let Some((line, before)) = self.pending.replace((self.at, short(text.trim()))) {
+        if let Some((line, before)) = self.pending.replace((line, short(text.trim()))) {
             self.unknown(line, before);
         }
     }
@@ -363,8 +368,8 @@ struct Building {
     series: Series,
     pushed: u64,
     /// Intervals without packets before the first with any, and since the last.
-    leading_zeros: u64,
-    trailing_zeros: u64,
+    leading: Zeros,
+    trailing: Zeros,
     first: Option<Interval>,
     last: Option<Interval>,
     /// The intervals between the first and the last.
@@ -375,6 +380,20 @@ struct Building {
 struct Interval {
     value: f64,
     weight: f64,
+}
+
+/// Intervals in which nothing happened.
+#[derive(Clone, Copy, Default)]
+struct Zeros {
+    count: u64,
+    weight: f64,
+}
+
+impl Zeros {
+    fn add(&mut self, weight: f64) {
+        self.count += 1;
+        self.weight += weight;
+    }
 }
 
 impl Building {
@@ -393,8 +412,8 @@ impl Building {
         Self {
             series,
             pushed: 0,
-            leading_zeros: 0,
-            trailing_zeros: 0,
+            leading: Zeros::default(),
+            trailing: Zeros::default(),
             first: None,
             last: None,
             middle: Moments::default(),
@@ -411,14 +430,14 @@ impl Building {
         }
         let interval = Interval { value: value.value, weight: seconds.unwrap_or(1.0) };
         match (self.first, value.value == 0.0) {
-            (None, true) => self.leading_zeros += 1,
-            (Some(_), true) => self.trailing_zeros += 1,
+            (None, true) => self.leading.add(interval.weight),
+            (Some(_), true) => self.trailing.add(interval.weight),
             (None, false) => self.first = Some(interval),
             (Some(_), false) => {
                 if let Some(before) = self.last.replace(interval) {
                     self.middle.add(before);
                 }
-                self.middle.add_zeros(std::mem::take(&mut self.trailing_zeros));
+                self.middle.add_zeros(std::mem::take(&mut self.trailing));
             }
         }
     }
@@ -445,12 +464,13 @@ impl Building {
         {
             notes.push("ambiguous: of its two intervals, one may be incomplete".into());
         }
-        let zeros = self.leading_zeros + self.trailing_zeros;
+        let zeros = self.leading.count + self.trailing.count;
         if traffic && self.first.is_some() && zeros > 0 {
-            notes.push(format!("{zeros} intervals without packets before or after left out"));
+            notes.push(format!("left out where no packet came before the first or after the last: {zeros}"));
             left_out += zeros;
         } else {
-            self.middle.add_zeros(zeros);
+            self.middle.add_zeros(self.leading);
+            self.middle.add_zeros(self.trailing);
         }
         if self.series.periods_s.len() != self.series.values.len() {
             self.series.periods_s.clear();
@@ -483,9 +503,9 @@ impl Moments {
         self.squares += weight * above * (value - self.mean);
     }
 
-    fn add_zeros(&mut self, zeros: u64) {
-        for _ in 0..zeros {
-            self.add(Interval { value: 0.0, weight: 1.0 });
+    fn add_zeros(&mut self, zeros: Zeros) {
+        for _ in 0..zeros.count {
+            self.add(Interval { value: 0.0, weight: zeros.weight / zeros.count as f64 });
         }
     }
 

@@ -70,7 +70,7 @@ impl OrgTable {
                 let cells = || self.headings.iter().filter_map(|row| row.get(index)).map(String::as_str);
                 // The unit stands over the first of the columns that it holds for.
                 unit = cells().find_map(unit_of).or(unit.filter(|_| cells().next() == Some("")));
-                let name = cells().filter(|cell| !cell.is_empty() && unit_of(cell).is_none()).last().unwrap_or("");
+                let name = cells().rfind(|cell| !cell.is_empty() && unit_of(cell).is_none()).unwrap_or("");
                 let derived = ["diff", "%", "change"].iter().any(|word| name.contains(word));
                 unit.filter(|_| index > 0 && !derived).map(|unit| Column { name: name.to_owned(), unit })
             })

@@ -8,11 +8,11 @@ use super::number::Stated;
 
 #[derive(Default)]
 pub(super) struct TimeBench {
-    /// A line that a mail program broke, until its rest comes.
-    broken: String,
+    /// A line that a mail program broke, with its number, until its rest comes.
+    broken: Option<(u64, String)>,
 }
 
-/// Rests joined to a broken line at most.
+/// Bytes of a broken line kept.
 const MAX_BROKEN: usize = 500;
 
 impl Parser for TimeBench {
@@ -20,21 +20,30 @@ impl Parser for TimeBench {
         let text = without_stamp(line.text.trim_start());
         if let Some(start) = text.find("Type:").filter(|_| text.contains("Per elem:")) {
             self.interrupted(to);
-            return result(&text[start..], to) || self.keep(&text[start..]);
+            return result(&text[start..], to) || self.keep(to.at, text[start..].to_owned());
         }
-        if !self.broken.is_empty() && text.starts_with(['-', '(']) {
-            let whole = format!("{} {text}", self.broken);
-            self.broken.clear();
-            return result(&whole, to) || self.keep(&whole);
+        if text.starts_with(['-', '('])
+            && let Some((number, start)) = self.broken.take()
+        {
+            let whole = format!("{start} {text}");
+            return result(&whole, to) || self.keep(number, whole);
         }
         // What the module says between its results.
-        text.starts_with("bench_page_pool") || (text.starts_with("bench_") && text.contains(": "))
+        text.starts_with("bench_") && text.contains(": ")
     }
 
     fn interrupted(&mut self, to: &mut Blocks<'_>) {
-        if !self.broken.is_empty() {
-            to.text(&std::mem::take(&mut self.broken));
+        if let Some((number, start)) = self.broken.take() {
+            to.text_at(number, &start);
         }
+    }
+}
+
+impl TimeBench {
+    fn keep(&mut self, number: u64, start: String) -> bool {
+        let fits = start.len() <= MAX_BROKEN;
+        self.broken = fits.then_some((number, start));
+        fits
     }
 }
 
@@ -43,16 +52,6 @@ fn without_stamp(text: &str) -> &str {
     match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((stamp, rest)) if stamp.trim().parse::<f64>().is_ok() => rest.trim_start(),
         _ => text,
-    }
-}
-
-impl TimeBench {
-    fn keep(&mut self, text: &str) -> bool {
-        if text.len() > MAX_BROKEN {
-            return false;
-        }
-        text.clone_into(&mut self.broken);
-        true
     }
 }
 

@@ -23,6 +23,8 @@ pub(super) struct XdpTools {
     stage: String,
     /// The subject of the row last read.
     subject: String,
+    /// A terse row that a mail program broke, until its rest comes.
+    broken: Option<(u64, String)>,
     /// The block at the run's end was read: what follows is another run.
     ended: bool,
     /// That block counts packets received, which xdp-bench alone does.
@@ -41,11 +43,20 @@ struct Column {
 
 impl Parser for XdpTools {
     fn line(&mut self, line: &Line<'_>, to: &mut Blocks<'_>) -> bool {
-        if let Some((label, columns)) = row(line.words()) {
-            return match self.take_subject(label, line.words()) {
-                Some(format) => self.put(format, &columns, to),
-                None => false,
-            };
+        if !line.words().is_empty()
+            && let Some((number, start)) = self.broken.take()
+        {
+            if self.row(&Line::new(&format!("{start} {}", line.text)), to) {
+                return true;
+            }
+            to.text_at(number, &start);
+        }
+        if self.row(line, to) {
+            return true;
+        }
+        if is_broken(line.words()) {
+            self.broken = Some((to.at, line.text.to_owned()));
+            return true;
         }
         match line.text.split_once(':') {
             Some((key, value)) => self.end_block(key.trim(), value.trim(), to),
@@ -53,9 +64,20 @@ impl Parser for XdpTools {
         }
     }
 
-    fn interrupted(&mut self, _: &mut Blocks<'_>) {
+    fn interrupted(&mut self, to: &mut Blocks<'_>) {
+        if let Some((number, start)) = self.broken.take() {
+            to.text_at(number, &start);
+        }
         *self = Self::default();
     }
+}
+
+/// Whether a terse row begins here that does not end: `eth2->eth3 16,152,538 rx/s 16,152,546`.
+fn is_broken(words: &[&str]) -> bool {
+    let [ports, number, "rx/s" | "redir/s", rest @ ..] = words else { return false };
+    (*ports == "Summary" || ports.contains("->"))
+        && rest.len() < 2 * MAX_COLUMNS
+        && [*number].iter().chain(rest).all(|word| Stated::integer(word).is_some() || column(word).is_some())
 }
 
 fn introduction(text: &str, to: &mut Blocks<'_>) -> bool {
@@ -85,6 +107,11 @@ enum Row {
 }
 
 impl XdpTools {
+    fn row(&mut self, line: &Line<'_>, to: &mut Blocks<'_>) -> bool {
+        let Some((label, columns)) = columns(line.words()) else { return false };
+        self.take_subject(label, line.words()).is_some_and(|row| self.put(row, &columns, to))
+    }
+
     fn take_subject(&mut self, label: usize, words: &[&str]) -> Option<Row> {
         let (label, columns) = words.split_at(label);
         let terse = columns.iter().any(|word| matches!(*word, "err/s" | "err,drop/s"));
@@ -225,7 +252,7 @@ fn column(unit: &str) -> Option<(Metric, Unit)> {
 }
 
 /// How many words the label has, and the columns; `None` where the line is no row.
-fn row(words: &[&str]) -> Option<(usize, [Option<Column>; MAX_COLUMNS])> {
+fn columns(words: &[&str]) -> Option<(usize, [Option<Column>; MAX_COLUMNS])> {
     column(words.last()?)?;
     let mut columns = [None; MAX_COLUMNS];
     let mut label = words.len();

@@ -38,7 +38,7 @@ pub fn across_text(rows: &[Across], differences: Option<&[EnvironmentDifference]
 fn imported([before, after]: &[ImportedSide; 2]) -> String {
     let side = |side: &ImportedSide| {
         let figure = side.figure.map_or("several results averaged".into(), |figure| format!("{figure} {}", side.unit));
-        format!("{figure} [{}]", side.labels.join(", "))
+        if before.labels == after.labels { figure } else { format!("{figure} [{}]", side.labels.join(", ")) }
     };
     let change = before.figure.zip(after.figure).filter(|(before, _)| before.value > 0.0);
     let change = change
