@@ -170,7 +170,7 @@ fn a_ramp_a_partial_line_and_waiting_for_traffic_are_left_out_and_said() {
 #[test]
 fn separators_of_any_locale_give_the_same_figures() {
     let import = import_fixture("xdp-bench-locale.txt");
-    let [plain, dots] = &import.blocks[..] else { panic!("{:#?}", import.blocks) };
+    let [plain, dots, _] = &import.blocks[..] else { panic!("{:#?}", import.blocks) };
     assert_eq!(plain.series, dots.series);
     assert_eq!(series(plain, "", Metric::Rx).values, [20_000_000.0, 20_000_400.0]);
 }

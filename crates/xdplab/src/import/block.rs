@@ -113,7 +113,7 @@ impl<'a> Blocks<'a> {
         let (imported, left_out) = block.finish();
         self.import.left_out += left_out;
         let used = 1 + imported.series.len() + imported.totals.len();
-        if imported.series.is_empty() && imported.totals.is_empty() {
+        if used == 1 && imported.notes.is_empty() {
             return;
         }
         if self.room < used {
@@ -132,7 +132,7 @@ impl<'a> Blocks<'a> {
     /// The same for the line with that number.
     pub(super) fn text_at(&mut self, line: u64, text: &str) {
         self.close();
-        if text.trim_start_matches('*').starts_with(' ') && text.starts_with('*') {
+        if is_heading(text) {
             self.heading = label(&short(text));
             return;
         }
@@ -175,6 +175,12 @@ impl<'a> Blocks<'a> {
 
 fn short(text: &str) -> String {
     text.chars().filter(|character| !character.is_control() || *character == '\t').take(MAX_TEXT).collect()
+}
+
+/// A heading of org mode, or of markdown from the second level: `# ` may be a prompt.
+fn is_heading(text: &str) -> bool {
+    let below = |mark: char| text.trim_start_matches(mark).starts_with(' ');
+    (text.starts_with('*') && below('*')) || (text.starts_with("##") && below('#'))
 }
 
 /// A line of text as a label: without bullets, heading stars and the colon at its end.
