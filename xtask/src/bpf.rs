@@ -1,4 +1,4 @@
-//! Builds `crates/xdplab/bpf/*.bpf.c` into `bpf/objects/` and describes them in `MANIFEST.toml`.
+//! Builds `crates/xdplab/bpf/*.bpf.c` and `bpf/tests/*.bpf.c` into `bpf/objects/` and describes them in `MANIFEST.toml`.
 //!
 //! The objects are committed so that a build of xdplab needs no clang; the check rebuilds them and compares bytes.
 
@@ -89,7 +89,8 @@ fn build_into(folder: &Path) -> Result<()> {
     let header = fs::read(source_folder().join("bpf.h")).context("can't read bpf.h")?;
     let mut objects = BTreeMap::new();
     for (name, source) in read_folder_sources()? {
-        let output = folder.join(format!("{name}.bpf.o"));
+        let file = format!("{}.bpf.o", name.replace('/', "-"));
+        let output = folder.join(&file);
         compile(&name, &output)?;
         let hash = |parts: &[&[u8]]| {
             let mut digest = Sha256::new();
@@ -98,7 +99,7 @@ fn build_into(folder: &Path) -> Result<()> {
         };
         let object = fs::read(&output).with_context(|| format!("can't read {}", output.display()))?;
         objects.insert(
-            format!("{name}.bpf.o"),
+            file,
             Object {
                 source: format!("{name}.bpf.c"),
                 source_sha256: hash(&[&source, &header]),
@@ -111,14 +112,20 @@ fn build_into(folder: &Path) -> Result<()> {
     fs::write(&path, toml::to_string(&manifest)?).with_context(|| format!("can't write {}", path.display()))
 }
 
+/// The sources by name below the source folder, without `.bpf.c`: ours, and those of users' objects for tests.
 fn read_folder_sources() -> Result<Vec<(String, Vec<u8>)>> {
     let mut sources = Vec::new();
-    for entry in fs::read_dir(source_folder()).context("can't read the BPF source folder")? {
-        let path = entry?.path();
-        let Some(name) = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_suffix(".bpf.c")) else {
-            continue;
-        };
-        sources.push((name.to_owned(), fs::read(&path).with_context(|| format!("can't read {}", path.display()))?));
+    for prefix in ["", "tests/"] {
+        let folder = source_folder().join(prefix);
+        for entry in fs::read_dir(&folder).with_context(|| format!("can't read {}", folder.display()))? {
+            let path = entry?.path();
+            let Some(name) = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_suffix(".bpf.c"))
+            else {
+                continue;
+            };
+            let source = fs::read(&path).with_context(|| format!("can't read {}", path.display()))?;
+            sources.push((format!("{prefix}{name}"), source));
+        }
     }
     sources.sort();
     ensure!(!sources.is_empty(), "no BPF sources found");

@@ -15,6 +15,8 @@ pub struct Error {
     what: String,
     /// What the user can do about it.
     remedy: Option<String>,
+    /// Everything the verifier said.
+    log: Option<Box<str>>,
 }
 
 /// The kinds of failure; a caller can act on them.
@@ -41,10 +43,14 @@ pub enum ErrorKind {
 }
 
 impl Error {
+    fn new(kind: ErrorKind, what: impl Into<String>) -> Self {
+        Self { kind, what: what.into(), remedy: None, log: None }
+    }
+
     /// A failed system call.
     #[must_use]
     pub fn syscall(what: impl Into<String>, call: &'static str, errno: Errno) -> Self {
-        Self { kind: ErrorKind::Syscall { call, errno, kernel_says: None }, what: what.into(), remedy: None }
+        Self::new(ErrorKind::Syscall { call, errno, kernel_says: None }, what)
     }
 
     /// A failed system call whose error is an [`std::io::Error`].
@@ -59,25 +65,25 @@ impl Error {
     /// Input that does not fit.
     #[must_use]
     pub fn usage(what: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Usage(why.into()), what: what.into(), remedy: None }
+        Self::new(ErrorKind::Usage(why.into()), what)
     }
 
     /// Something this machine can't do.
     #[must_use]
     pub fn unsupported(what: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Unsupported(why.into()), what: what.into(), remedy: None }
+        Self::new(ErrorKind::Unsupported(why.into()), what)
     }
 
     /// A result that would mean nothing.
     #[must_use]
     pub fn invalid(what: impl Into<String>, why: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Invalid(why.into()), what: what.into(), remedy: None }
+        Self::new(ErrorKind::Invalid(why.into()), what)
     }
 
     /// The user interrupted while `what` was under way.
     #[must_use]
     pub fn interrupted(what: impl Into<String>) -> Self {
-        Self { kind: ErrorKind::Interrupted, what: what.into(), remedy: None }
+        Self::new(ErrorKind::Interrupted, what)
     }
 
     /// Adds what the user can do.
@@ -94,6 +100,26 @@ impl Error {
             *kernel_says = Some(text.into()).filter(|text| !text.trim().is_empty());
         }
         self
+    }
+
+    /// Adds everything the verifier said; it is no part of the one line.
+    #[must_use]
+    pub fn with_log(mut self, log: impl Into<Box<str>>) -> Self {
+        self.log = Some(log.into());
+        self
+    }
+
+    /// Says anew what was tried and on what, where the caller knows more.
+    #[must_use]
+    pub fn concerning(mut self, what: impl Into<String>) -> Self {
+        self.what = what.into();
+        self
+    }
+
+    /// Everything the verifier said, where it refused a program.
+    #[must_use]
+    pub fn log(&self) -> Option<&str> {
+        self.log.as_deref()
     }
 
     /// The kind of failure.

@@ -27,6 +27,12 @@ pub struct Observed {
     pub seconds: f64,
     /// Whether the user ended the run before its time.
     pub interrupted: bool,
+    /// What each user's program did with the run's frame when it was tried on it beforehand.
+    #[serde(default)]
+    pub tried: Vec<Trial>,
+    /// Bytes at the start of each frame that the generator restored, because a user's program changes them.
+    #[serde(default)]
+    pub restored_bytes: usize,
     /// Packets by the stage that counted them.
     pub ledger: Ledger,
     /// Packets of each RX queue, as far as the programs under test count them.
@@ -59,16 +65,34 @@ impl Observed {
     /// The slices of each round.
     #[must_use]
     pub fn slices_by_round(&self) -> Vec<&[Slice]> {
-        let mut rest = self.slices.as_slice();
-        self.rounds
-            .iter()
-            .map(|length| {
-                let (round, after) = rest.split_at((*length).min(rest.len()));
-                rest = after;
-                round
-            })
-            .collect()
+        by_round(&self.slices, &self.rounds)
     }
+}
+
+/// The slices of rounds that have so many each.
+#[must_use]
+pub fn by_round<'a>(slices: &'a [Slice], rounds: &[usize]) -> Vec<&'a [Slice]> {
+    let mut rest = slices;
+    rounds
+        .iter()
+        .map(|length| {
+            let (round, after) = rest.split_at((*length).min(rest.len()));
+            rest = after;
+            round
+        })
+        .collect()
+}
+
+/// A user's program, tried on one frame (`BPF_PROG_TEST_RUN`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trial {
+    /// The variant.
+    pub variant: String,
+    /// What it returned, such as `XDP_TX`.
+    pub returns: Reading<String>,
+    /// Where in the frame, counted in bytes from its start, the last change was; the frame's length where the length changed,
+    /// 0 where nothing did.
+    pub changes_until: Reading<usize>,
 }
 
 /// Packets counted on their way from the generator to the verdict.
@@ -82,8 +106,8 @@ pub struct Ledger {
     pub received: u64,
     /// Seen by the programs under test, as far as they count: ours do, a user's need not.
     pub handled: Reading<u64>,
-    /// Of those, aborted by our programs.
-    pub aborted: u64,
+    /// Of those, aborted by the programs, as far as they count.
+    pub aborted: Reading<u64>,
     /// Received packets by the interface's own statistics (`IFLA_STATS64`), an independent counter.
     pub interface_received: Reading<u64>,
     /// Sent back by the device under test and seen by the generator's sink; not counted where nothing sends back.

@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::device::{Attachment, Counts, SlicedDevice};
+use crate::device::{Attachment, Counts, SlicedDevice, Tried, UserObject, VariantSpec};
 use crate::error::{Error, Result};
-use crate::generator::{LiveFrames, LiveFramesSpec, Sink};
+use crate::generator::{LiveFrames, LiveFramesSpec, Rewrite, Sink};
 use crate::host::{CpuShares, CpuTimes};
 use crate::netlink::{LinkStats, Netdev, XdpFeature, XdpMode};
-use crate::observe::{Interface, Observers, PagePools, Watch};
-use crate::observed::{Ledger, Observed};
-use crate::packet::build_udp_frame;
+use crate::observe::{Interface, Observers, PagePools, Watch, action_name};
+use crate::observed::{Ledger, Observed, Trial, by_round};
+use crate::packet::{UDP_HEADER_LEN, build_udp_frame};
 use crate::reading::Reading;
-use crate::run::{Plan, Progress, Rig};
+use crate::run::{self, Plan, Progress, Rig};
 use crate::sample::{DispatcherCounts, Schedule, SliceReader};
 use crate::stats::Slice;
 use crate::topology::{Lab, LabDescription, LabSpec, PlacementState, Port};
@@ -25,6 +25,9 @@ const RAMP: Duration = Duration::from_millis(300);
 const SETTLE: Duration = Duration::from_millis(40);
 /// How often slices are fetched; the ring holds seconds of them.
 const DRAIN_EVERY: Duration = Duration::from_millis(20);
+/// By which factor there are more rounds when the interval's width is looked at again: each look takes longer than the one
+/// before, and steals time from the run.
+const NEXT_LOOK: f64 = 1.25;
 /// How long packets may be under way after the generator has stopped.
 const SETTLE_DEADLINE: Duration = Duration::from_secs(2);
 /// How long page pools may take to give their pages back after teardown; the kernel looks again every second
@@ -39,10 +42,11 @@ impl Rig for LabRig {
     fn measure(&mut self, plan: &Plan, progress: &mut dyn Progress, stop: &AtomicBool) -> Result<Observed> {
         progress.stage("building the lab");
         let frame = build_udp_frame(&plan.flow, plan.size)?;
+        let (tried, restored) = try_objects(plan, &frame)?;
         let mut bench = Bench::set_up(plan)?;
         let observers = Observers::attach(bench.watch())?;
         progress.stage("sending");
-        let generator = LiveFrames::start(&bench.traffic(plan, frame), &bench.lab.generator.netns)?;
+        let generator = LiveFrames::start(&bench.traffic(plan, frame, restored), &bench.lab.generator.netns)?;
         let sampled = bench.rounds(plan, &generator, progress, stop);
         let generated = generator.stop()?.packets;
         let sampled = sampled?;
@@ -50,6 +54,8 @@ impl Rig for LabRig {
         let mut observed = bench.observe(&observers, sampled, generated)?;
         drop(bench);
         observed.page_pools = released(&observers);
+        observed.tried = tried;
+        observed.restored_bytes = restored;
         Ok(observed)
     }
 }
@@ -68,21 +74,32 @@ struct Bench {
 }
 
 /// What the devices of earlier rounds counted.
-#[derive(Default)]
 struct Counted {
     dispatcher: DispatcherCounts,
     /// For each RX queue, each possible CPU.
-    programs: Vec<Vec<Counts>>,
+    programs: Reading<Vec<Vec<Counts>>>,
+}
+
+impl Default for Counted {
+    fn default() -> Self {
+        Self { dispatcher: DispatcherCounts::default(), programs: Reading::Known(Vec::new()) }
+    }
 }
 
 impl Counted {
-    fn add(&mut self, dispatcher: &DispatcherCounts, programs: Vec<Vec<Counts>>) {
+    fn add(&mut self, dispatcher: &DispatcherCounts, programs: Reading<Vec<Vec<Counts>>>) {
         self.dispatcher += dispatcher;
-        self.programs.resize_with(programs.len().max(self.programs.len()), Vec::new);
-        for (sum, counts) in self.programs.iter_mut().zip(programs) {
-            sum.resize_with(counts.len().max(sum.len()), Counts::default);
-            sum.iter_mut().zip(counts).for_each(|(sum, counts)| *sum += counts);
-        }
+        let before = replace(&mut self.programs, Reading::Known(Vec::new()));
+        self.programs = before.and_then(|mut sum| {
+            programs.map(|counts| {
+                sum.resize_with(counts.len().max(sum.len()), Vec::new);
+                for (sum, counts) in sum.iter_mut().zip(counts) {
+                    sum.resize_with(counts.len().max(sum.len()), Counts::default);
+                    sum.iter_mut().zip(counts).for_each(|(sum, counts)| *sum += counts);
+                }
+                sum
+            })
+        });
     }
 }
 
@@ -98,9 +115,10 @@ struct Sampled {
 
 impl Bench {
     fn set_up(plan: &Plan) -> Result<Self> {
-        let lab = Lab::build(&lab_spec(plan))?;
+        // Before the lab: a plan that can't be loaded is refused with nothing set up.
         let (device, reader) = load(plan, 0)?;
-        let sink = if plan.returns_packets() { Some(attach_sink(&lab.generator)?) } else { None };
+        let lab = Lab::build(&lab_spec(plan))?;
+        let sink = if plan.may_return_packets() { Some(attach_sink(&lab.generator)?) } else { None };
         let attachment = lab.dut.netns.run(|| Attachment::attach(device.fd()?, lab.dut.ifindex, plan.xdp_mode))?;
         let placement = lab.apply_placement()?;
         must_take_redirected(&lab.generator)?;
@@ -122,8 +140,10 @@ impl Bench {
         Watch { device: interface(&self.lab.dut), xmit_to: interface(&self.lab.generator) }
     }
 
-    fn traffic(&self, plan: &Plan, frame: Vec<u8>) -> LiveFramesSpec {
+    fn traffic(&self, plan: &Plan, frame: Vec<u8>, restored: usize) -> LiveFramesSpec {
+        let udp_offset = plan.flow.headers_len() - UDP_HEADER_LEN;
         LiveFramesSpec {
+            rewrite: Rewrite { restored, flows: plan.flows, udp_offset },
             frame,
             ifindex: self.lab.generator.ifindex,
             cpus: vec![plan.placement.generator_cpu()],
@@ -149,7 +169,14 @@ impl Bench {
             cpu_shares: no_shares(),
         };
         sleep(RAMP);
-        for round in 0..plan.rounds {
+        let mut look_at = plan.rounds;
+        for round in 0..plan.most_rounds() {
+            if round == look_at {
+                if run::is_resolved(plan, &by_round(&sampled.slices, &sampled.rounds)) {
+                    break;
+                }
+                look_at = (f64::from(look_at) * NEXT_LOOK).ceil() as u16;
+            }
             if round > 0 {
                 self.load_anew(plan, round)?;
             }
@@ -172,7 +199,7 @@ impl Bench {
         let (old_device, old_reader) = (replace(&mut self.device, device), replace(&mut self.reader, reader));
         // A poll that began before the change goes on with the old program to its end.
         sleep(DRAIN_EVERY);
-        self.retired.add(&old_reader.counts()?, old_device.counts()?);
+        self.retired.add(&old_reader.counts()?, old_device.counts());
         Ok(())
     }
 
@@ -184,7 +211,7 @@ impl Bench {
         progress: &mut dyn Progress,
         stop: &AtomicBool,
     ) -> Result<()> {
-        let seconds = plan.seconds / f64::from(plan.rounds);
+        let seconds = plan.round_seconds();
         let first = sampled.slices.len();
         sleep(SETTLE);
         self.reader.drain(&mut sampled.slices);
@@ -205,9 +232,9 @@ impl Bench {
     /// Reads every counter once no packet is under way any more.
     fn observe(&mut self, observers: &Observers, sampled: Sampled, generated: u64) -> Result<Observed> {
         let mut counted = take(&mut self.retired);
-        counted.add(&self.settle()?, self.device.counts()?);
+        counted.add(&self.settle()?, self.device.counts());
         let Counted { dispatcher: counts, programs } = counted;
-        let total = sum(programs.iter().flatten());
+        let total = programs.clone().map(|queues| sum(queues.iter().flatten()));
         let interface = interface_stats(&self.lab.dut)?;
         let sink = self.sink.as_ref().map(|(_, sink)| sink.packets()).transpose()?;
         let xdp = self.lab.dut.netns.rtnl()?.link_by_index(self.lab.dut.ifindex)?.xdp;
@@ -218,16 +245,18 @@ impl Bench {
             packets_without_program: counts.misses,
             seconds: sampled.seconds,
             interrupted: sampled.interrupted,
+            tried: Vec::new(),
+            restored_bytes: 0,
             ledger: Ledger {
                 generated,
                 xmit: observers.xmit(),
                 received: counts.cpu_packets.iter().sum(),
-                handled: Reading::Known(total.packets + counts.misses),
-                aborted: total.aborted,
+                handled: total.clone().map(|total| total.packets + counts.misses),
+                aborted: total.map(|total| total.aborted),
                 interface_received: Reading::Known(interface.rx_packets - self.interface_before.rx_packets),
                 returned: sink,
             },
-            rx_queue_packets: Reading::Known(programs.iter().map(|queue| sum(queue).packets).collect()),
+            rx_queue_packets: programs.map(|queues| queues.iter().map(|queue| sum(queue).packets).collect()),
             cpu_packets: counts.cpu_packets,
             exceptions: observers.exceptions(),
             redirect_errors: observers.redirect_errors(),
@@ -285,6 +314,35 @@ fn sum<'a>(counts: impl IntoIterator<Item = &'a Counts>) -> Counts {
         sum += *counts;
         sum
     })
+}
+
+/// Tries each user's program on the frame, and says how many bytes of the frame have to be restored for each packet.
+fn try_objects(plan: &Plan, frame: &[u8]) -> Result<(Vec<Trial>, usize)> {
+    let mut trials: Vec<Trial> = Vec::new();
+    for variant in plan.variants() {
+        let VariantSpec::Object(spec) = &variant else { continue };
+        let name = variant.to_string();
+        if trials.iter().any(|trial| trial.variant == name) {
+            continue;
+        }
+        let tried: Reading<Tried> = UserObject::open(spec)?.load()?.try_on(frame).into();
+        trials.push(Trial {
+            variant: name,
+            returns: tried.clone().map(|tried| action_name(tried.action as usize)),
+            changes_until: tried.map(|tried| changes_until(frame, &tried.frame)),
+        });
+    }
+    // What could not be tried may change anything.
+    let restored = trials.iter().map(|trial| *trial.changes_until.known().unwrap_or(&Rewrite::MAX_RESTORED)).max();
+    Ok((trials, Rewrite::restorable(restored.unwrap_or(0), frame.len())))
+}
+
+/// Where the last change is, counted from the start; the length where that changed.
+fn changes_until(before: &[u8], after: &[u8]) -> usize {
+    if before.len() != after.len() {
+        return before.len();
+    }
+    before.iter().zip(after).rposition(|(before, after)| before != after).map_or(0, |last| last + 1)
 }
 
 fn attach_sink(port: &Port) -> Result<(Attachment, Sink)> {

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
-use crate::device::{Action, ProgramSpec};
+use crate::device::VariantSpec;
 use crate::error::Result;
 use crate::guard::{self, Guard};
 use crate::netlink::XdpMode;
@@ -20,20 +20,23 @@ pub struct Plan {
     /// A name for the report.
     pub name: String,
     /// What the others are compared with.
-    pub baseline: ProgramSpec,
+    pub baseline: VariantSpec,
     /// What is compared with the baseline.
-    pub candidates: Vec<ProgramSpec>,
+    pub candidates: Vec<VariantSpec>,
     /// Separately loaded copies of each variant in a round.
     pub copies: u16,
     /// Rounds, for each of which everything is loaded anew, elsewhere in memory; with one, what its copies share can't be
-    /// told from the change.
+    /// told from the change. With `resolve_ns` the fewest.
     pub rounds: u16,
     /// Packets timed in a slice.
     pub slice_packets: u32,
     /// Packets after a switch that are handled and not timed.
     pub warmup_packets: u32,
-    /// Seconds during which slices are taken.
+    /// Seconds during which slices are taken; with `resolve_ns` the most that are.
     pub seconds: f64,
+    /// End as soon as half of every candidate's interval is at most this wide, in ns per packet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resolve_ns: Option<f64>,
     /// Seed of the schedule.
     pub seed: u64,
     /// Confidence of the intervals.
@@ -54,6 +57,13 @@ pub struct Plan {
     pub flow: FlowSpec,
     /// The frame's size.
     pub size: FrameSize,
+    /// UDP flows: source ports in turn, from the flow's own on.
+    #[serde(default = "one")]
+    pub flows: u16,
+}
+
+fn one() -> u16 {
+    1
 }
 
 impl Plan {
@@ -65,6 +75,8 @@ impl Plan {
     pub const COPIES: u16 = 2;
     /// Rounds: six to twelve hold the truth where costs jump between two values (see [`stats::compare_rounds`]).
     pub const ROUNDS: u16 = 8;
+    /// The longest round of a run that goes on until a difference is resolved, in seconds.
+    const ROUND_SECONDS: f64 = 1.25;
     /// Effects up to this are in the reach of memory layout.
     pub const FLOOR_NS: f64 = 0.1;
 
@@ -72,8 +84,8 @@ impl Plan {
     #[must_use]
     pub fn new(
         name: &str,
-        baseline: ProgramSpec,
-        candidates: Vec<ProgramSpec>,
+        baseline: VariantSpec,
+        candidates: Vec<VariantSpec>,
         placement: Placement,
         seed: u64,
     ) -> Self {
@@ -87,6 +99,7 @@ impl Plan {
             slice_packets: Self::SLICE_PACKETS,
             warmup_packets: Self::WARMUP_PACKETS,
             seconds: 10.0,
+            resolve_ns: None,
             seed,
             level: Level::default(),
             floor_ns: Self::FLOOR_NS,
@@ -97,20 +110,35 @@ impl Plan {
             mtu: 1500,
             size: FrameSize::shortest(&flow),
             flow,
+            flows: 1,
         }
     }
 
     /// What is loaded, in the order of the schedule's variants: baseline, the baseline again as its own control, then the
     /// candidates.
     #[must_use]
-    pub fn variants(&self) -> Vec<ProgramSpec> {
-        [self.baseline, self.baseline].into_iter().chain(self.candidates.iter().copied()).collect()
+    pub fn variants(&self) -> Vec<VariantSpec> {
+        [&self.baseline, &self.baseline].into_iter().chain(&self.candidates).cloned().collect()
     }
 
-    /// Whether a variant sends packets back to the generator.
+    /// Seconds of a round.
     #[must_use]
-    pub fn returns_packets(&self) -> bool {
-        self.variants().iter().any(|variant| variant.action == Action::Tx)
+    pub fn round_seconds(&self) -> f64 {
+        let seconds = self.seconds / f64::from(self.rounds);
+        self.resolve_ns.map_or(seconds, |_| seconds.min(Self::ROUND_SECONDS))
+    }
+
+    /// Rounds that are taken at most.
+    #[must_use]
+    pub fn most_rounds(&self) -> u16 {
+        let rounds = (self.seconds / self.round_seconds()).round();
+        if self.resolve_ns.is_some() && rounds < f64::from(u16::MAX) { rounds as u16 } else { self.rounds }
+    }
+
+    /// Whether a variant may send packets back to the generator.
+    #[must_use]
+    pub fn may_return_packets(&self) -> bool {
+        self.variants().iter().any(VariantSpec::may_return_packets)
     }
 }
 
@@ -215,6 +243,18 @@ pub trait Rig {
     /// # Errors
     /// The rig could not be set up, or failed under way.
     fn measure(&mut self, plan: &Plan, progress: &mut dyn Progress, stop: &AtomicBool) -> Result<Observed>;
+}
+
+/// Whether the rounds resolve what the plan asks for. It looks at the width of the intervals alone and never at where they lie,
+/// so that stopping here favours no side.
+#[must_use]
+pub fn is_resolved(plan: &Plan, rounds: &[&[Slice]]) -> bool {
+    let narrow = |index, asked_ns| {
+        stats::compare_rounds(rounds, BASELINE, index, plan.level)
+            .is_ok_and(|comparison| comparison.difference.delta.half_width() <= asked_ns)
+    };
+    plan.resolve_ns
+        .is_some_and(|asked_ns| (FIRST_CANDIDATE..).zip(&plan.candidates).all(|(index, _)| narrow(index, asked_ns)))
 }
 
 /// Measures and analyses.

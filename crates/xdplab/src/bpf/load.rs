@@ -19,10 +19,14 @@ use crate::sys::bpf::Program;
 pub struct Object {
     /// `const volatile __u32` globals by name.
     pub globals: BTreeMap<&'static str, u32>,
+    /// `const volatile __u64` arrays by name, of their whole length.
+    pub arrays: BTreeMap<&'static str, Vec<u64>>,
     /// `max_entries` of maps by name.
     pub map_entries: BTreeMap<&'static str, u32>,
     /// The object has CO-RE relocations against this kernel's types.
     pub needs_kernel_types: bool,
+    /// The programs take no packets in fragments: the sections `xdp.frags` become `xdp`.
+    pub without_frags: bool,
 }
 
 /// This kernel's types, read once in a process: parsing them takes a tenth of a second.
@@ -79,11 +83,15 @@ pub fn load(committed: Committed, object: &Object) -> Result<Ebpf> {
     for (name, value) in &object.globals {
         loader.override_global(name, value, true);
     }
+    for (name, values) in &object.arrays {
+        loader.override_global(name, values.as_slice(), true);
+    }
     for (name, entries) in &object.map_entries {
         loader.map_max_entries(name, *entries);
     }
-    let bytes = if takes_frags() { Cow::Borrowed(committed.bytes) } else { Cow::Owned(without_frags(committed.bytes)) };
-    loader.load(&bytes).map_err(|error| describe_ebpf_error(committed.name, &error))
+    let whole = takes_frags() && !object.without_frags;
+    let bytes = if whole { Cow::Borrowed(committed.bytes) } else { Cow::Owned(without_frags(committed.bytes)) };
+    loader.load(&bytes).map_err(|error| describe_ebpf_error(format!("load the BPF object {}", committed.name), &error))
 }
 
 /// Loads the program `name` of an object of ours into the kernel, if it is not there yet.
@@ -118,16 +126,34 @@ where
 pub(crate) fn map_error(what: impl Into<String>, error: &aya::maps::MapError) -> Error {
     match error {
         aya::maps::MapError::SyscallError(call) => Error::io(what, "bpf", &call.io_error),
+        aya::maps::MapError::CreateError { name, io_error } => {
+            Error::io(format!("{} (map {name})", what.into()), "bpf(BPF_MAP_CREATE)", io_error)
+        }
         other => Error::invalid(what, other.to_string()),
     }
 }
 
-fn describe_ebpf_error(name: &str, error: &EbpfError) -> Error {
-    let what = format!("load the BPF object {name}");
+/// An object that was not loaded, as an error of ours.
+pub(crate) fn describe_ebpf_error(what: String, error: &EbpfError) -> Error {
     match error {
-        EbpfError::MapError(error) => map_error(what, error).remedy("run as root, or with CAP_BPF and CAP_NET_ADMIN"),
-        other => Error::invalid(what, other.to_string()),
+        EbpfError::MapError(error) => {
+            let error = map_error(what, error);
+            match error.errno() {
+                Some(Errno::EPERM) => error.remedy("run as root, or with CAP_BPF and CAP_NET_ADMIN"),
+                _ => error,
+            }
+        }
+        other => Error::invalid(what, with_causes(other)),
     }
+}
+
+/// An error with those that caused it, in one line.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut causes: Vec<String> =
+        std::iter::successors(Some(error), |error| error.source()).map(ToString::to_string).collect();
+    // An error that shows its cause already does not need it again.
+    causes.dedup_by(|cause, error| error.ends_with(cause.as_str()));
+    causes.join(": ")
 }
 
 /// A refused program as an error of ours: the verifier's last words, which name the reason, and the errno.
@@ -136,9 +162,15 @@ pub fn describe_load_error(what: String, error: &ProgramError) -> Error {
     match error {
         ProgramError::LoadError { io_error, verifier_log } => {
             let log = verifier_log.to_string();
-            let reason =
-                log.lines().rev().map(str::trim).find(|line| !line.is_empty() && !line.starts_with("processed "));
-            let error = Error::io(what, "bpf(BPF_PROG_LOAD)", io_error).kernel_says(reason.unwrap_or_default());
+            // What follows the reason are the verifier's statistics (`print_verification_stats`, kernel/bpf/verifier.c).
+            let is_reason = |line: &&str| {
+                !line.is_empty()
+                    && !["processed ", "stack depth ", "verification time "].iter().any(|start| line.starts_with(start))
+            };
+            let reason = log.lines().rev().map(str::trim).find(is_reason);
+            let error = Error::io(what, "bpf(BPF_PROG_LOAD)", io_error)
+                .kernel_says(reason.unwrap_or_default())
+                .with_log(log.as_str());
             match error.errno() {
                 Some(Errno::EPERM) => error.remedy("run as root, or with CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"),
                 _ => error,

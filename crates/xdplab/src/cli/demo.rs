@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
+use super::placement::PlacementName;
 use super::progress::ProgressLine;
 use super::{Ending, output, signals};
 use crate::device::{Action, Operation, ProgramSpec};
@@ -16,7 +17,6 @@ use crate::report;
 use crate::rig::LabRig;
 use crate::run::{self, Plan, Rules};
 use crate::stats::Level;
-use crate::topology::Placement;
 
 /// Options of the demo.
 #[derive(Args, Debug)]
@@ -37,16 +37,6 @@ pub(crate) struct Options {
 
 /// Long enough for a quarter of a nanosecond, short enough for the whole demo to take less than 20 s.
 const DEFAULT_SECONDS: f64 = 10.0;
-
-/// Which CPU runs what, as typed.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum PlacementName {
-    /// Generator and device take turns on one CPU
-    #[default]
-    Same,
-    /// A CPU for each
-    Split,
-}
 
 impl Default for Options {
     fn default() -> Self {
@@ -93,14 +83,13 @@ fn without_privileges(options: &Options, missing: &Error, stop: &AtomicBool) -> 
 
 fn plan(options: &Options) -> Result<Plan> {
     let dropping = |operation| ProgramSpec::new(Action::Drop, operation);
-    let placement = match options.placement {
-        PlacementName::Same => Placement::same()?,
-        PlacementName::Split => Placement::split()?,
-    };
+    let placement = options.placement.resolve()?;
     let seed = options.seed.unwrap_or_else(run::fresh_seed);
-    let candidates = [Operation::ReadData, Operation::ParseIp, Operation::SwapMacs].map(dropping).to_vec();
+    let candidates = [Operation::ReadData, Operation::ParseIp, Operation::SwapMacs]
+        .map(|operation| dropping(operation).into())
+        .to_vec();
     Ok(Plan {
         seconds: options.seconds,
-        ..Plan::new("demo", dropping(Operation::NoTouch), candidates, placement, seed)
+        ..Plan::new("demo", dropping(Operation::NoTouch).into(), candidates, placement, seed)
     })
 }

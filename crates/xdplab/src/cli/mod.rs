@@ -1,14 +1,17 @@
 //! The command line: arguments as typed, one file for each command.
 
+mod ab;
 mod basic;
 mod compare;
 mod demo;
 mod doctor;
 mod import;
 mod live;
+mod placement;
 mod pool;
 mod progress;
 mod signals;
+mod variants;
 
 use std::process::ExitCode;
 
@@ -25,10 +28,15 @@ use crate::error::Result;
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
+    /// Where the verifier refuses a program, print everything that it says
+    #[arg(short, long, global = true)]
+    verbose: bool,
 }
 
 #[derive(Subcommand)]
 enum Command {
+    /// Say by how many ns per packet a candidate differs from the baseline, slice by slice in turn
+    Ab(Box<ab::Options>),
     /// Compare four packet operations of XDP_DROP on a throw-away veth lab
     Demo(demo::Options),
     /// Say what can be measured here, and why not
@@ -52,6 +60,10 @@ enum Command {
 pub enum Ending {
     /// Done.
     Done,
+    /// A candidate is slower, and `--fail-on slower` was given.
+    Slower,
+    /// A comparison is inconclusive, and `--fail-on inconclusive` was given.
+    Inconclusive,
 }
 
 /// Parses the process's arguments and carries them out.
@@ -61,9 +73,15 @@ pub enum Ending {
 #[must_use]
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    let verbose = arguments.verbose;
     match run(arguments) {
         Ok(Ending::Done) => ExitCode::SUCCESS,
+        Ok(Ending::Slower) => ExitCode::from(1),
+        Ok(Ending::Inconclusive) => ExitCode::from(3),
         Err(error) => {
+            if verbose {
+                output::log(&error);
+            }
             output::error(&error);
             ExitCode::from(2)
         }
@@ -72,6 +90,7 @@ pub fn main() -> ExitCode {
 
 fn run(arguments: Arguments) -> Result<Ending> {
     match arguments.command.unwrap_or(Command::Demo(demo::Options::default())) {
+        Command::Ab(options) => ab::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Pool(options) => pool::run(&options),
@@ -108,6 +127,13 @@ pub(crate) mod output {
     /// One line on standard error about what goes on. There is nobody to tell when that fails.
     pub(crate) fn note(line: &str) {
         writeln!(io::stderr().lock(), "{line}").unwrap_or_default();
+    }
+
+    /// Everything the verifier said, on standard error.
+    pub(crate) fn log(error: &Error) {
+        let Some(log) = error.log() else { return };
+        let clean = log.replace(|c: char| c.is_control() && c != '\n' && c != '\t', " ");
+        writeln!(io::stderr().lock(), "{}", clean.trim_end()).unwrap_or_default();
     }
 
     /// One line on standard error. There is nobody to tell when that fails.

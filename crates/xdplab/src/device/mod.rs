@@ -1,11 +1,15 @@
 //! The device under test: XDP programs, how they are attached, and what they counted.
 
 mod attach;
+mod object;
 mod program;
 mod sliced;
 mod spec;
+mod variant;
 
 pub use attach::Attachment;
+pub use object::{ObjectProgram, Tried, UserObject};
 pub use program::{Counts, DutProgram};
 pub use sliced::{Occupant, SlicedDevice};
 pub use spec::{Action, LoadMode, Operation, ProgramSpec};
+pub use variant::{Integer, ObjectSpec, VariantSpec};

@@ -50,11 +50,24 @@ impl DutProgram {
     /// # Errors
     /// The kernel refused the object or the program.
     pub fn load(spec: ProgramSpec, rx_queues: u32) -> Result<Self> {
+        Self::load_as(spec, rx_queues, false)
+    }
+
+    /// Loads the program as one that takes no packets in fragments, to stand beside such programs.
+    ///
+    /// # Errors
+    /// The kernel refused the object or the program.
+    pub fn load_without_frags(spec: ProgramSpec, rx_queues: u32) -> Result<Self> {
+        Self::load_as(spec, rx_queues, true)
+    }
+
+    fn load_as(spec: ProgramSpec, rx_queues: u32, without_frags: bool) -> Result<Self> {
         let mut object = bpf::load(
             bpf::DUT,
             &bpf::Object {
                 globals: [("action", spec.action.code()), ("extra_mul", spec.extra_mul)].into(),
                 map_entries: [("rx_counts", rx_queues)].into(),
+                without_frags,
                 ..bpf::Object::default()
             },
         )?;

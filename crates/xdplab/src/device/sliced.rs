@@ -10,9 +10,10 @@ use rand::seq::SliceRandom;
 use rand::{RngExt as _, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::{Counts, DutProgram, ProgramSpec};
+use super::{Counts, DutProgram, ObjectProgram, UserObject, VariantSpec};
 use crate::bpf;
 use crate::error::{Error, Result};
+use crate::reading::Reading;
 use crate::sample::{Schedule, SliceReader};
 
 /// What can stand behind the dispatcher.
@@ -20,11 +21,8 @@ pub trait Occupant: Send + Sync {
     /// The loaded program.
     fn program_fd(&self) -> &ProgramFd;
 
-    /// What it counted: for each RX queue, each possible CPU.
-    ///
-    /// # Errors
-    /// The counters could not be read.
-    fn counts(&self) -> Result<Vec<Vec<Counts>>>;
+    /// What it counted: for each RX queue, each possible CPU; or why that is not to be had.
+    fn counts(&self) -> Reading<Vec<Vec<Counts>>>;
 }
 
 impl Occupant for DutProgram {
@@ -32,8 +30,18 @@ impl Occupant for DutProgram {
         DutProgram::program_fd(self)
     }
 
-    fn counts(&self) -> Result<Vec<Vec<Counts>>> {
-        DutProgram::counts(self)
+    fn counts(&self) -> Reading<Vec<Vec<Counts>>> {
+        DutProgram::counts(self).into()
+    }
+}
+
+impl Occupant for ObjectProgram {
+    fn program_fd(&self) -> &ProgramFd {
+        ObjectProgram::program_fd(self)
+    }
+
+    fn counts(&self) -> Reading<Vec<Vec<Counts>>> {
+        Reading::not_available("a user's program counts nothing for this tool")
     }
 }
 
@@ -53,9 +61,10 @@ impl SlicedDevice {
     /// `slice_packets` packets are timed in a slice, after `warmup_packets` that are not.
     ///
     /// # Errors
-    /// A count is zero, or the kernel refused a program or a map.
+    /// A count is zero, an object can't be used, some objects take packets in fragments and others do not, or the kernel
+    /// refused a program or a map.
     pub fn load(
-        variants: &[ProgramSpec],
+        variants: &[VariantSpec],
         schedule: &Schedule,
         (slice_packets, warmup_packets): (u32, u32),
         rx_queues: u32,
@@ -67,8 +76,11 @@ impl SlicedDevice {
                 "a slice and its warm-up take at least one packet each",
             ));
         }
+        let sources = variants.iter().map(Source::open).collect::<Result<Vec<_>>>()?;
+        let without_frags = without_frags(&sources)?;
         let mut gaps = Gaps::new(seed);
-        let occupants = load_occupants(variants, schedule, rx_queues, &mut gaps)?;
+        let load = |variant: usize| sources[variant].load(rx_queues, without_frags);
+        let occupants = load_occupants(variants.len(), schedule, load, &mut gaps)?;
         let table = schedule.table();
         let entries = schedule.entries();
         let count =
@@ -83,6 +95,7 @@ impl SlicedDevice {
                 ]
                 .into(),
                 map_entries: [("schedule", count(entries.len())?), ("programs", count(table.len())?)].into(),
+                without_frags,
                 ..bpf::Object::default()
             },
         )?;
@@ -118,42 +131,88 @@ impl SlicedDevice {
         Ok(program.fd().map_err(|error| missing(error.to_string()))?.as_fd())
     }
 
-    /// What all programs counted together: for each RX queue, each possible CPU.
-    ///
-    /// # Errors
-    /// The counters could not be read.
-    pub fn counts(&self) -> Result<Vec<Vec<Counts>>> {
+    /// What all programs counted together: for each RX queue, each possible CPU; or why one of them did not count.
+    #[must_use]
+    pub fn counts(&self) -> Reading<Vec<Vec<Counts>>> {
         let mut sum: Vec<Vec<Counts>> = Vec::new();
         for occupant in self.occupants.iter().flatten() {
-            let counts = occupant.counts()?;
+            let counts = match occupant.counts() {
+                Reading::Known(counts) => counts,
+                missing @ Reading::NotAvailable { .. } => return missing,
+            };
             sum.resize_with(counts.len().max(sum.len()), Vec::new);
             for (sum, counts) in sum.iter_mut().zip(counts) {
                 sum.resize_with(counts.len().max(sum.len()), Counts::default);
                 sum.iter_mut().zip(counts).for_each(|(sum, counts)| *sum += counts);
             }
         }
-        Ok(sum)
+        Reading::Known(sum)
     }
+}
+
+/// Where a variant's copies come from.
+enum Source {
+    Builtin(super::ProgramSpec),
+    Object(Box<UserObject>),
+}
+
+impl Source {
+    fn open(variant: &VariantSpec) -> Result<Self> {
+        match variant {
+            VariantSpec::Builtin(spec) => Ok(Self::Builtin(*spec)),
+            VariantSpec::Object(spec) => Ok(Self::Object(Box::new(UserObject::open(spec)?))),
+        }
+    }
+
+    fn load(&self, rx_queues: u32, without_frags: bool) -> Result<Box<dyn Occupant>> {
+        match self {
+            Self::Builtin(spec) if without_frags => Ok(Box::new(DutProgram::load_without_frags(*spec, rx_queues)?)),
+            Self::Builtin(spec) => Ok(Box::new(DutProgram::load(*spec, rx_queues)?)),
+            Self::Object(object) => Ok(Box::new(object.load()?)),
+        }
+    }
+}
+
+/// The kernel lets a program tail-call only those that take packets in fragments as it does itself
+/// (`bpf_prog_map_compatible`, kernel/bpf/core.c), so users' programs say how all are loaded.
+fn without_frags(sources: &[Source]) -> Result<bool> {
+    let objects = || {
+        sources.iter().filter_map(|source| match source {
+            Source::Builtin(_) => None,
+            Source::Object(object) => Some(object),
+        })
+    };
+    let (with, without) = (objects().find(|object| object.frags()), objects().find(|object| !object.frags()));
+    let (Some(with), Some(without)) = (with, without) else { return Ok(without.is_some()) };
+    Err(Error::usage(
+        "compare the programs in turn",
+        format!(
+            "{} takes packets in fragments (xdp.frags) and {} does not, and one dispatcher can't call both",
+            with.spec(),
+            without.spec()
+        ),
+    )
+    .remedy("give both the same section, xdp or xdp.frags"))
 }
 
 /// Fills the table in an order drawn from the seed.
 fn load_occupants(
-    variants: &[ProgramSpec],
+    variants: usize,
     schedule: &Schedule,
-    rx_queues: u32,
+    load: impl Fn(usize) -> Result<Box<dyn Occupant>>,
     gaps: &mut Gaps,
 ) -> Result<Vec<Vec<Box<dyn Occupant>>>> {
-    let copies = usize::from(schedule.slots()) / variants.len().max(1);
+    let copies = usize::from(schedule.slots()) / variants.max(1);
     let mut order: Vec<(usize, usize)> =
-        (0..variants.len()).flat_map(|variant| (0..copies).map(move |copy| (variant, copy))).collect();
+        (0..variants).flat_map(|variant| (0..copies).map(move |copy| (variant, copy))).collect();
     order.shuffle(&mut gaps.random);
     let mut occupants: Vec<((usize, usize), Box<dyn Occupant>)> = Vec::with_capacity(order.len());
     for place in order {
         gaps.next()?;
-        occupants.push((place, Box::new(DutProgram::load(variants[place.0], rx_queues)?)));
+        occupants.push((place, load(place.0)?));
     }
     occupants.sort_by_key(|(place, _)| *place);
-    let mut by_variant: Vec<Vec<Box<dyn Occupant>>> = variants.iter().map(|_| Vec::new()).collect();
+    let mut by_variant: Vec<Vec<Box<dyn Occupant>>> = (0..variants).map(|_| Vec::new()).collect();
     for ((variant, _), occupant) in occupants {
         by_variant[variant].push(occupant);
     }

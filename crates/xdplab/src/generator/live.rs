@@ -35,6 +35,44 @@ pub struct LiveFramesSpec {
     pub batch: u32,
     /// How many packets in all over the threads; `None`: until stopped.
     pub count: Option<u64>,
+    /// What is written into each frame before it is sent.
+    pub rewrite: Rewrite,
+}
+
+/// What the generator writes into each frame. It costs time in the generator, the same for every variant of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rewrite {
+    /// Bytes from the frame's start that get their first values back: pages are recycled, and with them whatever the
+    /// device's programs wrote; see [`Rewrite::restorable`].
+    pub restored: usize,
+    /// UDP source ports in turn, upwards from the frame's own (after 65535 comes 0); at least 1.
+    pub flows: u16,
+    /// Where the frame's UDP header begins; used with several flows.
+    pub udp_offset: usize,
+}
+
+impl Rewrite {
+    /// The most bytes that are restored: headers, with tunnels around them.
+    pub const MAX_RESTORED: usize = 128;
+
+    /// How many bytes are restored where `bytes` are asked for, of a frame with `frame_len`: words of 8 bytes that are whole
+    /// in the frame, up to [`Rewrite::MAX_RESTORED`].
+    #[must_use]
+    pub fn restorable(bytes: usize, frame_len: usize) -> usize {
+        bytes.next_multiple_of(8).min(frame_len / 8 * 8).min(Self::MAX_RESTORED)
+    }
+
+    fn words(self, frame: &[u8]) -> Vec<u64> {
+        let words = Self::restorable(self.restored, frame.len()) / 8;
+        frame.as_chunks().0.iter().take(words).map(|word| u64::from_ne_bytes(*word)).collect()
+    }
+}
+
+/// Nothing is written.
+impl Default for Rewrite {
+    fn default() -> Self {
+        Self { restored: 0, flows: 1, udp_offset: 0 }
+    }
 }
 
 impl LiveFramesSpec {
@@ -42,6 +80,26 @@ impl LiveFramesSpec {
     pub const DEFAULT_BATCH: u32 = 64;
     /// Packets of one call: at 60 to 200 ns each some hundred milliseconds, so that the call's fixed cost does not show.
     const PACKETS_PER_CALL: u64 = 2_000_000;
+
+    fn object(&self) -> bpf::Object {
+        let Rewrite { flows, udp_offset, .. } = self.rewrite;
+        let mut original = self.rewrite.words(&self.frame);
+        let words = original.len() as u32; // At most 16.
+        original.resize(Rewrite::MAX_RESTORED / 8, 0);
+        let port = self.frame.get(udp_offset..udp_offset + 2).map_or(0, |port| u16::from_be_bytes([port[0], port[1]]));
+        bpf::Object {
+            globals: [
+                ("target_ifindex", self.ifindex),
+                ("restore_words", words),
+                ("flows", flows.into()),
+                ("first_port", port.into()),
+                ("port_offset", udp_offset as u32),
+            ]
+            .into(),
+            arrays: [("original", original)].into(),
+            ..bpf::Object::default()
+        }
+    }
 }
 
 /// What was sent.
@@ -73,10 +131,7 @@ impl LiveFrames {
         interrupt::prepare()?;
         let mut generator = Self { threads: Vec::new(), stop: Arc::new(AtomicBool::new(false)), counters: Vec::new() };
         for (index, &cpu) in spec.cpus.iter().enumerate() {
-            let mut object = bpf::load(
-                bpf::GENERATOR,
-                &bpf::Object { globals: [("target_ifindex", spec.ifindex)].into(), ..bpf::Object::default() },
-            )?;
+            let mut object = bpf::load(bpf::GENERATOR, &spec.object())?;
             bpf::program(&mut object, "send")?;
             let counter = Arc::new(bpf::take_map(&mut object, "packets")?);
             generator.counters.push(Arc::clone(&counter));

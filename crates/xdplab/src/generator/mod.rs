@@ -2,4 +2,4 @@
 
 mod live;
 
-pub use live::{LiveFrames, LiveFramesSpec, Sent, Sink};
+pub use live::{LiveFrames, LiveFramesSpec, Rewrite, Sent, Sink};

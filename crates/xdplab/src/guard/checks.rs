@@ -146,15 +146,16 @@ fn aborted(observed: &Observed) -> Guard {
     };
     // Each packet that a program aborts is an exception as well.
     let by_exceptions = observed.exceptions.known().and_then(|counts| counts.get("XDP_ABORTED")).copied().unwrap_or(0);
-    let aborted = (observed.ledger.aborted + observed.packets_without_program).max(by_exceptions);
+    let by_programs = observed.ledger.aborted.known().copied().unwrap_or(0);
+    let aborted = (by_programs + observed.packets_without_program).max(by_exceptions);
     let bad = aborted + (sum(&observed.exceptions) - by_exceptions) + sum(&observed.redirect_errors);
     if bad > 0 {
         return Guard::fail(
             ID,
             format!("{bad} packets"),
             format!(
-                "{} aborted by programs, {} without a program, exceptions {}, redirect errors {}",
-                observed.ledger.aborted,
+                "{}{} without a program, exceptions {}, redirect errors {}",
+                observed.ledger.aborted.known().map_or(String::new(), |count| format!("{count} aborted by programs, ")),
                 observed.packets_without_program,
                 counts(&observed.exceptions),
                 counts(&observed.redirect_errors)
@@ -169,7 +170,7 @@ fn aborted(observed: &Observed) -> Guard {
         (Reading::NotAvailable { why }, _) | (_, Reading::NotAvailable { why }) => Guard::warn(
             ID,
             "0 packets",
-            format!("by the programs' own count; {why}"),
+            format!("as far as it is counted; {why}"),
             "use a kernel with these tracepoints",
         ),
     }

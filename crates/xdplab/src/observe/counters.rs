@@ -116,6 +116,12 @@ pub fn errno_name(code: usize) -> String {
 /// The verdict names of enum xdp_action, include/uapi/linux/bpf.h.
 const ACTIONS: [&str; 5] = ["XDP_ABORTED", "XDP_DROP", "XDP_PASS", "XDP_TX", "XDP_REDIRECT"];
 
+/// The name of a verdict, such as `XDP_DROP`.
+#[must_use]
+pub fn action_name(code: usize) -> String {
+    ACTIONS.get(code).map_or(format!("verdict {code}"), |name| (*name).into())
+}
+
 /// Attached observers; dropping them detaches.
 pub struct Observers {
     exceptions: Observed<PerCpuArray<MapData, u64>>,
@@ -274,10 +280,6 @@ fn per_cpu<T: aya::Pod>(map: &Observed<PerCpuArray<MapData, T>>) -> Reading<Vec<
         Ok(map) => map.get(&0, 0).map(|values| values.iter().copied().collect()).into(),
         Err(why) => Reading::not_available(why),
     }
-}
-
-fn action_name(action: usize) -> String {
-    ACTIONS.get(action).map_or(format!("verdict {action}"), |name| (*name).into())
 }
 
 /// The entries that are not zero, named.

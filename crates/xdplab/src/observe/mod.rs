@@ -6,7 +6,9 @@ mod attach_message;
 mod counters;
 
 pub use attach_message::AttachMessage;
-pub use counters::{Figure, Interface, NapiPolls, Observers, PagePools, Pages, Softirqs, Watch, Xmit, errno_name};
+pub use counters::{
+    Figure, Interface, NapiPolls, Observers, PagePools, Pages, Softirqs, Watch, Xmit, action_name, errno_name,
+};
 
 use aya::Ebpf;
 use aya::programs::{BtfTracePoint, ProgramError};

@@ -71,6 +71,15 @@ impl FrameSize {
         ))
     }
 
+    /// Bytes of a frame of this size that an MTU counts: all but Ethernet header, VLAN tags and FCS.
+    ///
+    /// # Errors
+    /// As [`FrameSize::lengths`].
+    pub fn l3_len(self, flow: &FlowSpec) -> Result<u32> {
+        // At most 65,575: an IPv6 header before the longest payload.
+        Ok((self.lengths(flow)?.l2 - flow.l3_offset()) as u32)
+    }
+
     fn bytes(self) -> usize {
         match self {
             Self::Payload(bytes) | Self::L2(bytes) | Self::Wire(bytes) => bytes,

@@ -4,7 +4,9 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::guard::{Guard, Outcome as GuardOutcome};
 use crate::host::Environment;
+use crate::observed::Trial;
 use crate::packet::FrameLengths;
+use crate::reading::Reading;
 use crate::run::{Case, Compared, Cost};
 use crate::stats::{Comparison, Interval, Level};
 use crate::units::Nanos;
@@ -13,11 +15,15 @@ use crate::verdict::{Reason, Verdict};
 /// Environment, set-up, table, guards and the resolution reached.
 #[must_use]
 pub fn case_text(environment: &Environment, case: &Case) -> String {
-    let mut text = format!("{}\n{}\n\n", environment.one_line(), set_up(case));
+    let mut text = format!("{}\n{}\n{}\n", environment.one_line(), set_up(case), special(case));
     text += &table(case);
     text += "\n";
     text += &control_line(case.control.as_ref(), &case.plan.baseline.to_string());
-    for compared in &case.comparisons {
+    text += &asked_resolution(case);
+    for (compared, candidate) in case.comparisons.iter().zip(&case.plan.candidates) {
+        if candidate.is_same_program(&case.plan.baseline) {
+            text += &format!("{}: the baseline itself, so this is an A/A\n", compared.candidate);
+        }
         text += &why_inconclusive(&compared.candidate, &compared.verdict);
     }
     text += "\n";
@@ -32,9 +38,10 @@ fn set_up(case: &Case) -> String {
         Ok(FrameLengths { l2, wire, .. }) => format!("{l2}-byte frames ({wire} on the wire with FCS)"),
         Err(_) => "frames of unknown size".into(),
     };
+    let flows = if plan.flows == 1 { String::new() } else { format!(" of {} flows", plan.flows) };
     let driver = &case.observed.lab_after.dut.driver.driver;
     format!(
-        "{driver}, {} XDP, {}, {size}, MTU {}, {}; {} of {} of each variant, slices of {} packets, {:.1} s, seed {}",
+        "{driver}, {} XDP, {}, {size}{flows}, MTU {}, {}; {} of {} of each variant, slices of {} packets, {:.1} s, seed {}",
         plan.xdp_mode,
         count(plan.queues, "RX queue", "RX queues"),
         plan.mtu,
@@ -50,6 +57,33 @@ fn set_up(case: &Case) -> String {
 /// A number and what it counts.
 fn count(number: u16, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// Lines about what a run with users' programs or with programs that send back has beyond the others.
+fn special(case: &Case) -> String {
+    let mut text = String::new();
+    let restored = case.observed.restored_bytes;
+    for Trial { variant, returns, changes_until } in &case.observed.tried {
+        let changed = match changes_until {
+            Reading::Known(0) => String::new(),
+            Reading::Known(until) if *until > restored => {
+                format!(", and changes it; what it changes behind byte {restored} stays in recycled frames")
+            }
+            Reading::Known(until) => format!(", and changes it (up to byte {until})"),
+            Reading::NotAvailable { .. } => String::new(),
+        };
+        text += &format!("{variant}: tried on the run's frame, it returns {returns}{changed}\n");
+    }
+    if restored > 0 {
+        text += &format!(
+            "the generator restores the first {restored} bytes of every frame; it costs every variant the same\n"
+        );
+    }
+    if case.observed.ledger.returned.is_some() {
+        text +=
+            "a program at the generator's end takes what is sent back; where it runs it costs every variant the same\n";
+    }
+    text
 }
 
 fn table(case: &Case) -> String {
@@ -133,6 +167,26 @@ pub(super) fn control_line(control: Option<&Comparison>, baseline: &str) -> Stri
         }
         None => "A/A control: not available (too few slices)\n".into(),
     }
+}
+
+/// Whether the run resolves what was asked for.
+fn asked_resolution(case: &Case) -> String {
+    let Some(asked) = case.plan.resolve_ns else { return String::new() };
+    let seconds = case.observed.seconds;
+    let mut text = String::new();
+    for compared in &case.comparisons {
+        let Some(comparison) = compared.comparison.estimate() else { continue };
+        let reached = comparison.difference.delta.half_width();
+        let how = match comparison.seconds_needed(asked) {
+            Some(0.0) => format!("resolved to ±{reached:.2} ns in {seconds:.1} s"),
+            Some(more) => format!("±{reached:.2} ns after {seconds:.1} s; needs about {more:.0} s more"),
+            None => {
+                format!("±{reached:.2} ns after {seconds:.1} s; layout noise is wider: needs more copies, not time")
+            }
+        };
+        text += &format!("{}: ±{asked} ns asked for, {how}\n", compared.candidate);
+    }
+    text
 }
 
 /// Why a verdict is inconclusive, and what would help; nothing for the others.

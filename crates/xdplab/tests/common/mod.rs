@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 use xdplab::Result;
-use xdplab::device::{Action, Operation, ProgramSpec};
+use xdplab::device::{Action, Operation, ProgramSpec, VariantSpec};
 use xdplab::host::{CpuShares, Environment};
 use xdplab::observe::{NapiPolls, PagePools, Pages, Softirqs, Xmit};
 use xdplab::observed::{Ledger, Observed};
@@ -111,6 +111,7 @@ impl Model {
             .enumerate()
             .map(|(variant, spec)| {
                 let control_ns = if variant == 1 { self.control_ns } else { 0.0 };
+                let VariantSpec::Builtin(spec) = spec else { panic!("{spec} has no known cost") };
                 let cost = self.base_ns + self.mul_ns * f64::from(spec.extra_mul) + control_ns;
                 (0..plan.copies).map(|_| cost + self.layout_sd_ns * normal(&mut random)).collect()
             })
@@ -173,6 +174,8 @@ fn observed(plan: &Plan, slices: Vec<Slice>, rounds: Vec<usize>, seconds: f64) -
         packets_without_program: 0,
         seconds,
         interrupted: false,
+        tried: Vec::new(),
+        restored_bytes: 0,
         ledger: Ledger {
             generated,
             xmit: Reading::Known(Xmit {
@@ -183,9 +186,9 @@ fn observed(plan: &Plan, slices: Vec<Slice>, rounds: Vec<usize>, seconds: f64) -
             }),
             received,
             handled: Reading::Known(received),
-            aborted: 0,
+            aborted: Reading::Known(0),
             interface_received: Reading::Known(received),
-            returned: plan.returns_packets().then_some(received),
+            returned: plan.may_return_packets().then_some(received),
         },
         rx_queue_packets: Reading::Known((0..plan.queues).map(|queue| if queue == 0 { received } else { 0 }).collect()),
         cpu_packets: on(dut_cpu, received),
@@ -245,12 +248,12 @@ pub(crate) fn environment() -> Environment {
 }
 
 /// `XDP_DROP` with this many planted multiplications; the operation is for telling candidates apart.
-pub(crate) fn program(operation: Operation, extra_mul: u32) -> ProgramSpec {
-    ProgramSpec { extra_mul, ..ProgramSpec::new(Action::Drop, operation) }
+pub(crate) fn program(operation: Operation, extra_mul: u32) -> VariantSpec {
+    ProgramSpec { extra_mul, ..ProgramSpec::new(Action::Drop, operation) }.into()
 }
 
 /// A plan of half a simulated second in `same` placement; a baseline without multiplications.
-pub(crate) fn plan(candidates: Vec<ProgramSpec>) -> Plan {
+pub(crate) fn plan(candidates: Vec<VariantSpec>) -> Plan {
     let baseline = program(Operation::NoTouch, 0);
     Plan {
         seconds: 0.5,

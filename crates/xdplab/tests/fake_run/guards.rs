@@ -138,14 +138,20 @@ fn a_program_that_is_gone_at_the_end() {
 
 #[test]
 fn one_aborted_packet() {
-    let guard = planted(&same(), |observed| observed.ledger.aborted = 1, "no-aborted", Outcome::Fail, "1 aborted");
+    let guard = planted(
+        &same(),
+        |observed| observed.ledger.aborted = Reading::Known(1),
+        "no-aborted",
+        Outcome::Fail,
+        "1 aborted",
+    );
     assert_eq!(guard.value, "1 packets");
 }
 
 #[test]
 fn an_aborted_packet_and_its_exception_are_one_packet() {
     let spoil = |observed: &mut Observed| {
-        observed.ledger.aborted = 3;
+        observed.ledger.aborted = Reading::Known(3);
         observed.exceptions = Reading::Known(BTreeMap::from([("XDP_ABORTED".to_owned(), 3), ("XDP_TX".to_owned(), 2)]));
     };
     let guard = planted(&same(), spoil, "no-aborted", Outcome::Fail, "XDP_ABORTED 3, XDP_TX 2");

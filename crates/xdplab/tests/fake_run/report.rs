@@ -41,7 +41,7 @@ fn a_failed_run() {
         model: Model::default(),
         spoil: |observed| {
             observed.ledger.generated += 64;
-            observed.ledger.aborted = 3;
+            observed.ledger.aborted = Reading::Known(3);
             observed.exceptions = Reading::Known(BTreeMap::from([("XDP_ABORTED".to_owned(), 3)]));
             observed.xdp_mode = None;
         },
@@ -58,7 +58,7 @@ fn a_run_too_short_to_say_anything() {
 #[test]
 fn a_candidate_that_is_the_baseline_itself_has_a_row_of_its_own() {
     let baseline = program(Operation::NoTouch, 0);
-    let case = measure(&plan(vec![baseline, program(Operation::NoTouch, 8)]), FakeRig::new(Model::default()));
+    let case = measure(&plan(vec![baseline.clone(), program(Operation::NoTouch, 8)]), FakeRig::new(Model::default()));
     let text = case_text(&environment(), &case);
     let rows: Vec<&str> = text.lines().filter(|line| line.trim_start().starts_with("drop:no-touch ")).collect();
     let [first, second] = rows[..] else { panic!("{text}") };

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use xdplab::Error;
-use xdplab::device::{Operation, ProgramSpec};
+use xdplab::device::{Operation, VariantSpec};
 use xdplab::guard::Outcome as GuardOutcome;
 use xdplab::observed::Observed;
 use xdplab::run::{self, Case, Outcome, Plan, Progress, Rig};
@@ -12,7 +12,7 @@ use xdplab::verdict::{self, Reason, Verdict};
 use crate::common::{FakeRig, Model, plan, program};
 use crate::measure;
 
-fn run(model: Model, candidates: Vec<ProgramSpec>) -> Case {
+fn run(model: Model, candidates: Vec<VariantSpec>) -> Case {
     measure(&plan(candidates), FakeRig::new(model))
 }
 

@@ -124,7 +124,7 @@ impl Progress for SaysWhenItSamples {
 fn measure_for_ever() {
     let drop = |operation| ProgramSpec::new(Action::Drop, operation);
     let tx = ProgramSpec::new(Action::Tx, Operation::SwapMacs);
-    let plan = Plan::new("killed", drop(Operation::NoTouch), vec![tx], Placement::same().unwrap(), 1);
+    let plan = Plan::new("killed", drop(Operation::NoTouch).into(), vec![tx.into()], Placement::same().unwrap(), 1);
     let plan = Plan { seconds: 3600.0, ..plan };
     LabRig.measure(&plan, &mut SaysWhenItSamples(false), &AtomicBool::new(false)).unwrap();
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 use xdplab::device::{Action, Attachment, Counts, DutProgram, LoadMode, Operation, ProgramSpec};
-use xdplab::generator::{LiveFrames, LiveFramesSpec, Sent, Sink};
+use xdplab::generator::{LiveFrames, LiveFramesSpec, Rewrite, Sent, Sink};
 use xdplab::netlink::XdpMode;
 use xdplab::observe::{Interface, Observers, Watch};
 use xdplab::packet::{FlowSpec, FrameSize, build_udp_frame};
@@ -56,6 +56,7 @@ pub(crate) fn send(lab: &Lab, frame: Vec<u8>, cpus: &[usize], count: u64) -> Sen
         cpus: cpus.to_vec(),
         batch: LiveFramesSpec::DEFAULT_BATCH,
         count: Some(count),
+        rewrite: Rewrite::default(),
     };
     let sent = LiveFrames::start(&spec, &lab.generator.netns).unwrap().wait().unwrap();
     assert_eq!(sent.packets, count);

@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use xdplab::device::{Action, DutProgram, Operation, ProgramSpec};
-use xdplab::generator::{LiveFrames, LiveFramesSpec};
+use xdplab::generator::{LiveFrames, LiveFramesSpec, Rewrite};
 use xdplab::netlink::XdpMode;
 use xdplab::packet::FlowSpec;
 use xdplab::rig::must_take_redirected;
@@ -46,6 +46,7 @@ fn generator(lab: &Lab, cpu: usize, count: Option<u64>) -> LiveFrames {
         cpus: vec![cpu],
         batch: LiveFramesSpec::DEFAULT_BATCH,
         count,
+        rewrite: Rewrite::default(),
     };
     LiveFrames::start(&spec, &lab.generator.netns).unwrap()
 }

@@ -17,7 +17,7 @@ use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
 use xdplab::device::{Action, Attachment};
-use xdplab::generator::{LiveFrames, LiveFramesSpec, Sink};
+use xdplab::generator::{LiveFrames, LiveFramesSpec, Rewrite, Sink};
 use xdplab::netlink::XdpMode;
 use xdplab::packet::FlowSpec;
 use xdplab::record::Record;
@@ -191,6 +191,7 @@ fn generator(lab: &Lab) -> LiveFrames {
         cpus: vec![0],
         batch: LiveFramesSpec::DEFAULT_BATCH,
         count: None,
+        rewrite: Rewrite::default(),
     };
     LiveFrames::start(&spec, &lab.generator.netns).unwrap()
 }

@@ -6,6 +6,7 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking, and say what was ignored")]
 
+mod ab;
 mod attachment;
 mod cli;
 mod counts;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     }
     let tests = [
         support::tests(),
+        ab::tests(),
         attachment::tests(),
         cli::tests(),
         counts::tests(),

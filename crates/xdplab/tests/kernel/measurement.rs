@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use libtest_mimic::Trial;
-use xdplab::device::{Action, Operation, ProgramSpec};
+use xdplab::device::{Action, Operation, ProgramSpec, VariantSpec};
 use xdplab::guard::{Guard, Outcome};
 use xdplab::netlink::XdpMode;
 use xdplab::observe::PagePools;
@@ -44,12 +44,12 @@ impl Progress for Silent {
     fn sampling(&mut self, _seconds: f64, _of: f64, _slices: usize) {}
 }
 
-fn plan(candidates: Vec<ProgramSpec>, placement: Placement) -> Plan {
+fn plan(candidates: Vec<VariantSpec>, placement: Placement) -> Plan {
     Plan { seconds: 0.5, rounds: 2, ..Plan::new("test", dropping(0), candidates, placement, 1) }
 }
 
-fn dropping(extra_mul: u32) -> ProgramSpec {
-    ProgramSpec { extra_mul, ..ProgramSpec::new(Action::Drop, Operation::NoTouch) }
+fn dropping(extra_mul: u32) -> VariantSpec {
+    ProgramSpec { extra_mul, ..ProgramSpec::new(Action::Drop, Operation::NoTouch) }.into()
 }
 
 fn measure(plan: &Plan) -> Case {
@@ -139,7 +139,7 @@ fn skb() {
 }
 
 fn sent_back() {
-    let tx = |operation| ProgramSpec::new(Action::Tx, operation);
+    let tx = |operation| VariantSpec::from(ProgramSpec::new(Action::Tx, operation));
     let plan = Plan {
         baseline: tx(Operation::NoTouch),
         flow: FlowSpec::lab_v6(),
@@ -155,8 +155,11 @@ fn sent_back() {
 fn two_threads() {
     let placement = Placement::same().unwrap();
     let first = plan(vec![dropping(8)], placement);
-    let second =
-        Plan { seconds: 1.0, seed: 2, ..plan(vec![ProgramSpec::new(Action::Tx, Operation::SwapMacs)], placement) };
+    let second = Plan {
+        seconds: 1.0,
+        seed: 2,
+        ..plan(vec![ProgramSpec::new(Action::Tx, Operation::SwapMacs).into()], placement)
+    };
     let second = thread::spawn(move || is_sound(&measure(&second)));
     is_sound(&measure(&first));
     second.join().unwrap();

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 use nix::errno::Errno;
 use xdplab::ErrorKind;
-use xdplab::generator::{LiveFrames, LiveFramesSpec};
+use xdplab::generator::{LiveFrames, LiveFramesSpec, Rewrite};
 use xdplab::topology::NetNs;
 
 /// Set to 1 where every test must run that the kernel is able to run.
@@ -58,7 +58,8 @@ pub(crate) const BPF: Need = Need { name: "live frames", probe: || Probe::of(sen
 
 /// Sends a frame to the loopback interface of an empty namespace, which takes none.
 fn send_one() -> xdplab::Result<()> {
-    let spec = LiveFramesSpec { frame: vec![0; 60], ifindex: 1, cpus: vec![0], batch: 1, count: Some(1) };
+    let rewrite = Rewrite::default();
+    let spec = LiveFramesSpec { frame: vec![0; 60], ifindex: 1, cpus: vec![0], batch: 1, count: Some(1), rewrite };
     LiveFrames::start(&spec, &NetNs::new()?)?.wait().map(|_sent| ())
 }
 

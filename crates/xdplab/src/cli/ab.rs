@@ -1,0 +1,256 @@
+//! `xdplab ab`: candidates against a baseline, slice by slice in turn.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use serde_json::json;
+
+use super::placement::PlacementName;
+use super::progress::ProgressLine;
+use super::variants::Variants;
+use super::{Ending, output, signals};
+use crate::device::VariantSpec;
+use crate::error::{Error, Result};
+use crate::guard::Outcome as GuardOutcome;
+use crate::host::Environment;
+use crate::netlink::XdpMode;
+use crate::packet::{FlowSpec, FrameSize};
+use crate::record::{self, Record};
+use crate::report;
+use crate::rig::LabRig;
+use crate::run::{self, Case, Plan};
+use crate::verdict::Verdict;
+
+/// Options of ab.
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    #[command(flatten)]
+    variants: Variants,
+    #[command(flatten)]
+    length: Length,
+    #[command(flatten)]
+    decision: Decision,
+    #[command(flatten)]
+    sampling: Sampling,
+    #[command(flatten)]
+    traffic: Traffic,
+    #[command(flatten)]
+    out: Out,
+}
+
+/// How long to measure.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "How long")]
+struct Length {
+    /// Seconds during which slices are taken
+    #[arg(long, value_parser = positive, default_value = "10", conflicts_with = "resolve")]
+    seconds: f64,
+    /// Measure until half of every interval is at most this wide, in ns per packet
+    #[arg(long, value_name = "NS", value_parser = nanoseconds)]
+    resolve: Option<f64>,
+    /// With --resolve: give up after this many seconds, and say how many more it would take
+    #[arg(long, value_name = "SECONDS", value_parser = positive, default_value = "300", requires = "resolve")]
+    max_seconds: f64,
+}
+
+/// What counts as a difference, and what comes of it.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Verdict")]
+struct Decision {
+    /// Call differences shown to be smaller than this equivalent, in ns per packet
+    #[arg(long, value_name = "NS", value_parser = nanoseconds)]
+    margin: Option<f64>,
+    /// Call no effect up to this slower or faster, in ns per packet
+    #[arg(long, value_name = "NS", value_parser = nanoseconds, default_value_t = Plan::FLOOR_NS)]
+    floor: f64,
+    /// Exit with status 1 if a candidate is slower, with status 3 if a comparison is inconclusive
+    #[arg(long, value_enum, value_name = "VERDICT", value_delimiter = ',')]
+    fail_on: Vec<FailOn>,
+}
+
+/// A verdict that makes the command fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FailOn {
+    /// A candidate costs more than the baseline
+    Slower,
+    /// Nothing is shown about a candidate
+    Inconclusive,
+}
+
+/// How traffic is cut into slices.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Slices")]
+struct Sampling {
+    /// Separately loaded copies of each program in a round
+    #[arg(long, default_value_t = Plan::COPIES, value_parser = clap::value_parser!(u16).range(1..))]
+    copies: u16,
+    /// Rounds, for each of which everything is loaded anew, elsewhere in memory; with --resolve the fewest
+    #[arg(long, default_value_t = Plan::ROUNDS, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Packets timed in a slice
+    #[arg(long, value_name = "PACKETS", default_value_t = Plan::SLICE_PACKETS, value_parser = clap::value_parser!(u32).range(1..))]
+    slice_packets: u32,
+    /// Seed of the schedule; another one each time if not given
+    #[arg(long)]
+    seed: Option<u64>,
+}
+
+/// The lab and its traffic.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Traffic")]
+struct Traffic {
+    /// Bytes of a frame on the wire, with the 4 bytes of FCS; the shortest of its flow if not given: 64, or 66 with --ipv6
+    #[arg(long, value_name = "BYTES")]
+    size: Option<usize>,
+    /// Send IPv6 instead of IPv4
+    #[arg(long)]
+    ipv6: bool,
+    /// UDP flows: source ports in turn; with more than one the generator writes into every frame, which takes time
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    flows: u16,
+    /// RX and TX queues of each end of the lab
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    queues: u16,
+    /// Which CPU runs generator and device
+    #[arg(long, value_enum, default_value_t)]
+    placement: PlacementName,
+    /// How XDP is attached
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    xdp_mode: ModeName,
+}
+
+/// How XDP is attached, as typed.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum ModeName {
+    /// In the driver
+    #[default]
+    Native,
+    /// On sk_buffs, also called generic XDP
+    Skb,
+}
+
+/// Where the result goes.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Output")]
+struct Out {
+    /// Write the record to FILE instead of the user's state folder
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+    /// Print one JSON object for each candidate
+    #[arg(long)]
+    json: bool,
+}
+
+/// A positive number.
+fn positive(text: &str) -> Result<f64, String> {
+    text.parse().ok().filter(|number: &f64| *number > 0.0 && number.is_finite()).ok_or("not a positive number".into())
+}
+
+/// A positive number of nanoseconds, with or without its unit.
+fn nanoseconds(text: &str) -> Result<f64, String> {
+    positive(text.strip_suffix("ns").unwrap_or(text).trim_end())
+}
+
+/// Measures, prints and records.
+pub(crate) fn run(options: &Options) -> Result<Ending> {
+    let stop = signals::stop_flag()?;
+    let plan = plan(options)?;
+    let path = match &options.out.record {
+        Some(path) => path.clone(),
+        None => record::default_path("ab")?,
+    };
+    let mut record = Record::begin(Environment::read(), std::env::args().collect());
+    let mut progress = ProgressLine::new();
+    let case = run::compare(&plan, &mut LabRig, &mut progress, &stop);
+    drop(progress);
+    let case = case?;
+    let text = if options.out.json { json_lines(&case, &path) } else { text(&record.environment, &case, &path) };
+    record.add(case.clone());
+    record.write(&path)?;
+    output::text(&text)?;
+    ending(&case, &options.decision.fail_on)
+}
+
+fn plan(options: &Options) -> Result<Plan> {
+    let Options { variants, length, decision, sampling, traffic, .. } = options;
+    let flow = if traffic.ipv6 { FlowSpec::lab_v6() } else { FlowSpec::lab_v4() };
+    let size = traffic.size.map_or(FrameSize::shortest(&flow), FrameSize::Wire);
+    let seed = sampling.seed.unwrap_or_else(run::fresh_seed);
+    let (baseline, candidates) = variants.resolve()?;
+    let plan = Plan::new("ab", baseline, candidates, traffic.placement.resolve()?, seed);
+    Ok(Plan {
+        copies: sampling.copies,
+        rounds: sampling.rounds,
+        slice_packets: sampling.slice_packets,
+        seconds: length.resolve.map_or(length.seconds, |_| length.max_seconds),
+        resolve_ns: length.resolve,
+        floor_ns: decision.floor,
+        margin_ns: decision.margin,
+        xdp_mode: match traffic.xdp_mode {
+            ModeName::Native => XdpMode::Native,
+            ModeName::Skb => XdpMode::Generic,
+        },
+        queues: traffic.queues,
+        mtu: plan.mtu.max(size.l3_len(&flow)?),
+        size,
+        flow,
+        flows: traffic.flows,
+        ..plan
+    })
+}
+
+fn text(environment: &Environment, case: &Case, record: &Path) -> String {
+    format!("{}\nrecord: {}\n", report::case_text(environment, case), record.display())
+}
+
+/// A line for each candidate; `record` has everything else.
+fn json_lines(case: &Case, record: &Path) -> String {
+    let baseline = case.costs.first();
+    let line = |((compared, cost), candidate): ((&run::Compared, &run::Cost), &VariantSpec)| {
+        let object = json!({
+            "schema": "xdplab.ab/1",
+            "baseline": baseline,
+            "candidate": cost,
+            "same_program": candidate.is_same_program(&case.plan.baseline),
+            "compared": compared,
+            "control": case.control,
+            "resolve_ns": case.plan.resolve_ns,
+            "seconds": case.observed.seconds,
+            "seed": case.plan.seed,
+            "guards": case.guards,
+            "record": record,
+        });
+        format!("{object}\n")
+    };
+    case.comparisons.iter().zip(case.costs.iter().skip(1)).zip(&case.plan.candidates).map(line).collect()
+}
+
+/// How the command ends. A run whose packets did not take the measured path, or which was too short, is an error.
+fn ending(case: &Case, fail_on: &[FailOn]) -> Result<Ending> {
+    let fatal = |guard: &&crate::guard::Guard| {
+        guard.outcome == GuardOutcome::Fail && matches!(guard.id.as_str(), "no-aborted" | "slices")
+    };
+    if let Some(guard) = case.guards.iter().find(fatal) {
+        let why = format!("{}: {}", guard.value, guard.reason);
+        return Err(Error::invalid("compare the programs", why).remedy(guard.remedy.clone()));
+    }
+    if let Some((compared, reason)) = case.comparisons.iter().find_map(|compared| match &compared.comparison {
+        run::Outcome::Estimate(_) => None,
+        run::Outcome::NotEnough(reason) => Some((compared, reason)),
+    }) {
+        let what = format!("compare {} with {}", compared.candidate, case.plan.baseline);
+        return Err(
+            Error::invalid(what, reason.to_string()).remedy("run longer, or take fewer rounds or shorter slices")
+        );
+    }
+    let any = |asked, of: fn(&Verdict) -> bool| {
+        fail_on.contains(&asked) && case.comparisons.iter().any(|compared| of(&compared.verdict))
+    };
+    Ok(if any(FailOn::Slower, |verdict| matches!(verdict, Verdict::Slower)) {
+        Ending::Slower
+    } else if any(FailOn::Inconclusive, |verdict| matches!(verdict, Verdict::Inconclusive { .. })) {
+        Ending::Inconclusive
+    } else {
+        Ending::Done
+    })
+}

@@ -1,0 +1,268 @@
+//! `xdplab ab` with users' objects: what they cost, what they are refused for, and what is left behind.
+
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use libtest_mimic::Trial;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, setsockopt, socket, sockopt};
+use nix::sys::time::{TimeVal, TimeValLike as _};
+use serde_json::Value;
+use xdplab::device::{Action, Attachment, DutProgram, Operation, ProgramSpec, UserObject, VariantSpec};
+use xdplab::generator::{LiveFrames, LiveFramesSpec, Rewrite};
+use xdplab::netlink::XdpMode;
+use xdplab::packet::{FlowSpec, FrameSize, UDP_HEADER_LEN, build_udp_frame};
+use xdplab::topology::{Lab, LabSpec, Placement};
+
+use crate::counts::attach;
+use crate::support::{BPF, NETNS, test};
+
+pub(crate) fn tests() -> Vec<Trial> {
+    vec![
+        test("ab::a_planted_cost_in_a_user_s_program_is_found", &[&NETNS, &BPF], planted_cost),
+        test("ab::the_same_object_twice_is_called_an_a_a", &[&NETNS, &BPF], same_twice),
+        test("ab::what_a_user_s_program_sends_back_is_taken_and_counted", &[&NETNS, &BPF], sends_back),
+        test("ab::a_user_s_program_may_pass_packets_to_the_stack", &[&NETNS, &BPF], passes),
+        test("ab::what_a_program_changes_in_a_frame_is_restored", &[&NETNS, &BPF], restored),
+        test("ab::a_program_that_aborts_packets_fails_with_their_count", &[&NETNS, &BPF], aborts),
+        test("ab::a_map_left_to_the_loader_gets_the_size_that_is_given", &[&NETNS, &BPF], map_entries),
+        test("ab::a_table_that_the_object_fills_in_works", &[&NETNS, &BPF], tail_call),
+        test("ab::a_pinned_map_leaves_no_pin", &[&NETNS, &BPF], pinned),
+        test("ab::programs_with_and_without_frags_are_not_mixed", &[&NETNS, &BPF], frags),
+        test("ab::a_refused_program_is_told_in_a_line_and_in_full_when_asked", &[&NETNS, &BPF], refused),
+        test("ab::too_few_slices_are_an_error", &[&NETNS, &BPF], too_short),
+        test("ab::several_flows_arrive_in_turn_with_right_checksums", &[&NETNS, &BPF], flows),
+        test("ab::a_resolution_ends_the_run_when_it_is_reached", &[&NETNS, &BPF], resolve),
+    ]
+}
+
+/// The committed object of `bpf/tests/NAME.bpf.c`.
+pub(crate) fn object(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("bpf/objects/tests-{name}.bpf.o"))
+}
+
+/// `OBJECT:PROGRAM` of a test object.
+fn program(name: &str, program: &str) -> String {
+    format!("{}:{program}", object(name).display())
+}
+
+/// One round, and short slices so that a busy machine has enough of them.
+const QUICK: [&str; 3] = ["--rounds=1", "--copies=4", "--slice-packets=256"];
+
+/// Runs `xdplab ab --json` with a record of its own.
+fn ab(arguments: &[&str]) -> (Output, Option<Value>) {
+    let record = tempfile::NamedTempFile::new().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_xdplab"))
+        .args(["ab", "--json", "--record", record.path().to_str().unwrap()])
+        .args(if arguments.contains(&"--resolve") { &[] } else { &QUICK[..] })
+        .args(arguments)
+        .output()
+        .unwrap();
+    (output, serde_json::from_slice(&std::fs::read(record.path()).unwrap()).ok())
+}
+
+/// The lines and the case of a run that went well.
+fn measured(arguments: &[&str]) -> (Vec<Value>, Value) {
+    let (output, record) = ab(arguments);
+    assert!(output.status.success(), "{output:?}");
+    let lines = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().all(|line| line["schema"] == "xdplab.ab/1"));
+    (lines, record.unwrap()["cases"][0].clone())
+}
+
+/// The one line of an ending with status 2.
+fn error_of(arguments: &[&str]) -> String {
+    let (output, _) = ab(arguments);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(error.lines().count(), 1, "{error}");
+    error
+}
+
+fn delta(line: &Value) -> f64 {
+    line["compared"]["estimate"]["delta"]["estimate_ns"].as_f64().unwrap()
+}
+
+fn planted_cost() {
+    let work = program("user", "work");
+    let arguments =
+        ["--baseline", &work, "--candidate", &work, "--global", "candidate:multiplications=64", "--seconds", "3"];
+    let (lines, case) = measured(&arguments);
+    assert_eq!(lines[0]["compared"]["verdict"], "slower", "{}", lines[0]);
+    // So many can't hide behind the rest of a packet's work. A multiplication takes 3 cycles or more on every CPU there is.
+    assert!((10.0..200.0).contains(&delta(&lines[0])), "64 multiplications cost {} ns", delta(&lines[0]));
+    let candidate = &case["plan"]["candidates"][0];
+    assert_eq!(candidate["globals"]["multiplications"], 64);
+    assert_eq!(candidate["sha256"].as_str().unwrap().len(), 64);
+    assert!(case["observed"]["ledger"]["handled"]["not_available"].is_string(), "a user's program counts nothing");
+    assert_eq!(case["observed"]["ledger"]["generated"], case["observed"]["ledger"]["received"]);
+
+    let (output, _) = ab(&[&arguments[..], &["--fail-on", "slower"]].concat());
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+fn same_twice() {
+    let copy = tempfile::Builder::new().suffix(".o").tempfile().unwrap();
+    std::fs::copy(object("user"), copy.path()).unwrap();
+    let other_name = format!("{}:work", copy.path().display());
+    let (lines, _) = measured(&["--baseline", &program("user", "work"), "--candidate", &other_name, "--seconds", "1"]);
+    assert_eq!(lines[0]["same_program"], true);
+}
+
+fn sends_back() {
+    let work = program("user", "work");
+    let (_, case) =
+        measured(&["--baseline", "drop:no-touch", "--candidate", &work, "--global", "verdict=3", "--seconds", "1"]);
+    let observed = &case["observed"];
+    assert_eq!(observed["tried"][0]["returns"], "XDP_TX");
+    assert_eq!(observed["tried"][0]["changes_until"], 0);
+    let (returned, received) = (observed["ledger"]["returned"].as_u64(), observed["ledger"]["received"].as_u64());
+    // A third of the packets: there are two baselines and one candidate.
+    let share = returned.unwrap() as f64 / received.unwrap() as f64;
+    assert!((0.3..0.37).contains(&share), "{share} of the packets came back");
+}
+
+fn passes() {
+    let work = program("user", "work");
+    let (lines, case) =
+        measured(&["--baseline", "pass:no-touch", "--candidate", &work, "--global", "verdict=2", "--seconds", "1"]);
+    assert_eq!(case["observed"]["tried"][0]["returns"], "XDP_PASS");
+    assert!(lines[0]["compared"]["estimate"].is_object(), "{}", lines[0]);
+}
+
+/// The program aborts a frame that it has seen 64 times.
+fn restored() {
+    let (_, case) =
+        measured(&["--baseline", "drop:no-touch", "--candidate", &program("user", "count_down"), "--seconds", "1"]);
+    assert_eq!(case["observed"]["tried"][0]["changes_until"], 23, "the time to live is byte 22");
+    assert_eq!(case["observed"]["restored_bytes"], 24);
+    assert_eq!(case["observed"]["exceptions"], serde_json::json!({}));
+}
+
+fn aborts() {
+    let file = object("single");
+    let arguments = ["--baseline", "drop:no-touch", "--candidate", file.to_str().unwrap(), "--seconds", "1"];
+    let (_, record) = ab(&arguments);
+    let error = error_of(&arguments);
+    assert!(error.starts_with("xdplab: can't compare the programs: "), "{error}");
+    let count: u64 = error.split(": ").nth(2).unwrap().strip_suffix(" packets").unwrap().parse().unwrap();
+    assert!(count > 1000 && error.contains(&format!("XDP_ABORTED {count}")), "{error}");
+    let case = &record.unwrap()["cases"][0];
+    assert_eq!(case["comparisons"][0]["verdict"], "inconclusive", "the record is written all the same");
+}
+
+fn map_entries() {
+    let sized = program("user", "sized");
+    let arguments = ["--baseline", "drop:no-touch", "--candidate", &sized, "--seconds", "1"];
+    let error = error_of(&arguments);
+    assert!(error.contains("leaves the size of these maps to its loader: left_to_loader;"), "{error}");
+    // The program aborts unless there are three.
+    measured(&[&arguments[..], &["--map-entries", "candidate:left_to_loader=3"]].concat());
+    let error = error_of(&[&arguments[..], &["--map-entries", "left_to_loader=2"]].concat());
+    assert!(error.contains("XDP_ABORTED"), "{error}");
+}
+
+fn tail_call() {
+    let (lines, case) = measured(&[
+        "--baseline",
+        &program("plain", "last"),
+        "--candidate",
+        &program("plain", "tail_call"),
+        "--candidate",
+        "drop:read-data",
+        "--seconds",
+        "1",
+    ]);
+    assert_eq!(case["observed"]["exceptions"], serde_json::json!({}), "where the call fails the program aborts");
+    assert_eq!(lines.len(), 2, "one of ours runs beside them, without frags too");
+}
+
+fn pinned() {
+    let name = program("user", "pinned");
+    measured(&["--baseline", "drop:no-touch", "--candidate", &name, "--seconds", "1"]);
+    assert!(!Path::new("/sys/fs/bpf/xdplab_test_pinned").exists());
+}
+
+fn frags() {
+    let error =
+        error_of(&["--baseline", &program("user", "work"), "--candidate", &program("plain", "last"), "--seconds", "1"]);
+    assert!(error.contains("one dispatcher can't call both"), "{error}");
+
+    // The kernel would refuse it as well.
+    let lab = Lab::build(&LabSpec { mtu: 4000, ..LabSpec::new(Placement::same().unwrap()) }).unwrap();
+    let load = |spec: String| match spec.parse().unwrap() {
+        VariantSpec::Object(spec) => UserObject::open(&spec).unwrap(),
+        VariantSpec::Builtin(spec) => panic!("{spec}"),
+    };
+    for (spec, frags) in [(program("user", "work"), true), (program("plain", "last"), false)] {
+        let object = load(spec);
+        assert_eq!(object.frags(), frags);
+        let copy = object.load().unwrap();
+        let attach = || Attachment::attach(copy.fd(), lab.dut.ifindex, XdpMode::Native).map(drop);
+        assert_eq!(lab.dut.netns.run(attach).is_ok(), frags, "frames of 4000 bytes need frags");
+    }
+}
+
+fn refused() {
+    let name = program("plain", "refused");
+    let arguments = ["--baseline", "drop:no-touch", "--candidate", &name, "--seconds", "1"];
+    let error = error_of(&arguments);
+    assert!(error.contains("EACCES"), "{error}");
+    assert!(error.contains("kernel says: R1 offset is outside of the packet"), "{error}");
+    let (output, _) = ab(&[&arguments[..], &["-v"]].concat());
+    let log = String::from_utf8(output.stderr).unwrap();
+    assert!(log.lines().count() > 3 && log.contains("processed ") && log.ends_with(&error), "{log}");
+}
+
+fn too_short() {
+    let error = error_of(&["--baseline", "drop:no-touch", "--candidate", "drop:read-data", "--seconds", "0.01"]);
+    assert!(error.contains("are needed; run longer"), "{error}");
+}
+
+/// Every frame that arrives is what a frame of its own port is when it is built, checksum and all.
+fn flows() {
+    for flow in [FlowSpec::lab_v4(), FlowSpec::lab_v6()] {
+        let lab = Lab::build(&LabSpec::new(Placement::Same { cpu: 0 })).unwrap();
+        let program = DutProgram::load(ProgramSpec::new(Action::Pass, Operation::NoTouch), 1).unwrap();
+        let _attachment = attach(program.fd(), &lab.dut, XdpMode::Native);
+        let tap = lab.dut.netns.run(|| Ok(packet_socket())).unwrap();
+        // Addressed to another host's MAC, so that nobody answers.
+        let size = FrameSize::shortest(&flow);
+        let of_port = |src_port| build_udp_frame(&FlowSpec { src_port, ..flow.clone() }, size).unwrap();
+        let udp_offset = flow.headers_len() - UDP_HEADER_LEN;
+        // Restoring puts back what was there before the port is written.
+        for restored in [0, 64] {
+            let spec = LiveFramesSpec {
+                frame: of_port(65_534),
+                ifindex: lab.generator.ifindex,
+                cpus: vec![0],
+                batch: LiveFramesSpec::DEFAULT_BATCH,
+                count: Some(20),
+                rewrite: Rewrite { restored, flows: 5, udp_offset },
+            };
+            LiveFrames::start(&spec, &lab.generator.netns).unwrap().wait().unwrap();
+            for number in 0..20 {
+                let port = [65_534, 65_535, 0, 1, 2][number % 5];
+                let mut received = [0; 128];
+                let len = recv(tap.as_raw_fd(), &mut received, MsgFlags::empty()).unwrap();
+                assert_eq!(received[..len], of_port(port), "frame {number} of {flow:?}, {restored} bytes restored");
+            }
+        }
+    }
+}
+
+/// Sees every frame that comes in to the namespace's interfaces.
+fn packet_socket() -> OwnedFd {
+    let tap = socket(AddressFamily::Packet, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::EthAll).unwrap();
+    setsockopt(&tap, sockopt::ReceiveTimeout, &TimeVal::seconds(5)).unwrap();
+    tap
+}
+
+fn resolve() {
+    let arguments =
+        ["--baseline", "drop:no-touch", "--candidate", "drop:read-data", "--rounds", "3", "--max-seconds", "60"];
+    let (_, case) = measured(&[&arguments[..], &["--resolve", "100ns"]].concat());
+    assert_eq!(case["observed"]["rounds"].as_array().unwrap().len(), 3, "100 ns are resolved at the first look");
+    assert_eq!(case["plan"]["resolve_ns"], 100.0);
+}
