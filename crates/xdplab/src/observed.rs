@@ -155,7 +155,7 @@ mod tests {
             xmit: Reading::Known(Xmit { sent: received, drops, bulks: 1, errors: BTreeMap::new() }),
             received,
             handled: Reading::Known(received),
-            aborted: 0,
+            aborted: Reading::Known(0),
             interface_received: Reading::Known(received),
             returned: None,
         }
