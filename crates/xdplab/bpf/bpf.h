@@ -25,7 +25,7 @@ typedef __u32 __be32;
 #define NULL ((void *)0)
 
 enum { BPF_MAP_TYPE_HASH = 1, BPF_MAP_TYPE_ARRAY = 2, BPF_MAP_TYPE_PROG_ARRAY = 3, BPF_MAP_TYPE_PERCPU_ARRAY = 6,
-       BPF_MAP_TYPE_RINGBUF = 27 };
+       BPF_MAP_TYPE_DEVMAP = 14, BPF_MAP_TYPE_CPUMAP = 16, BPF_MAP_TYPE_XSKMAP = 17, BPF_MAP_TYPE_RINGBUF = 27 };
 enum { BPF_ANY = 0, BPF_NOEXIST = 1 };
 enum { BPF_RB_NO_WAKEUP = 1 };
 enum xdp_action { XDP_ABORTED, XDP_DROP, XDP_PASS, XDP_TX, XDP_REDIRECT };
@@ -46,6 +46,7 @@ static __u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
 static long (*const bpf_tail_call)(void *ctx, void *map, __u32 index) = (void *)12;
 static __u64 (*const bpf_get_current_pid_tgid)(void) = (void *)14;
 static long (*const bpf_redirect)(__u32 ifindex, __u64 flags) = (void *)23;
+static long (*const bpf_redirect_map)(void *map, __u64 key, __u64 flags) = (void *)51;
 static long (*const bpf_probe_read_kernel)(void *dst, __u32 size, const void *src) = (void *)113;
 static long (*const bpf_probe_read_kernel_str)(void *dst, __u32 size, const void *src) = (void *)115;
 static void *(*const bpf_ringbuf_reserve)(void *map, __u64 size, __u64 flags) = (void *)131;
@@ -56,6 +57,8 @@ static long (*const bpf_xdp_store_bytes)(struct xdp_md *xdp, __u32 offset, void 
 
 enum { ETH_ALEN = 6, ETH_P_IP = 0x0800, ETH_P_IPV6 = 0x86DD, ETH_P_8021Q = 0x8100, ETH_P_8021AD = 0x88A8,
        ETH_P_802_3_MIN = 0x0600 };
+enum { IPPROTO_HOPOPTS = 0, IPPROTO_ICMP = 1, IPPROTO_TCP = 6, IPPROTO_UDP = 17, IPPROTO_ROUTING = 43,
+       IPPROTO_FRAGMENT = 44, IPPROTO_ICMPV6 = 58, IPPROTO_DSTOPTS = 60 };
 
 struct ethhdr {
 	__u8 h_dest[ETH_ALEN];

@@ -310,4 +310,98 @@ SEC("tp_btf/bpf_xdp_link_attach_failed") int bpf_xdp_link_attach_failed(__u64 *c
 	return 0;
 }
 
+/* cpumap: counted for one map by its id, or for all of them where `cpumap_id` is 0. Independent of the interface. */
+const volatile __u32 cpumap_id = 0;
+
+/* The program in the map, by its id. */
+const volatile __u32 remote_prog_id = 0;
+
+struct bpf_prog_aux {
+	__u32 id;
+} CORE;
+
+struct bpf_prog {
+	struct bpf_prog_aux *aux;
+} CORE;
+
+struct xdp_cpumap_stats {
+	unsigned int redirect;
+	unsigned int pass;
+	unsigned int drop;
+} CORE;
+
+struct cpumap_enqueue {
+	__u64 processed;
+	__u64 drops;
+	__u64 bulks;
+};
+
+struct cpumap_kthread {
+	__u64 processed;
+	__u64 drops;
+	__u64 sched;
+	__u64 pass;
+	__u64 drop;
+	__u64 redirect;
+	__u64 batches;
+};
+
+/* Key: the CPU that packets go to; the loader sizes it to the possible CPUs. */
+PERCPU(cpumap_enqueues, 1, struct cpumap_enqueue);
+PERCPU(cpumap_kthreads, 1, struct cpumap_kthread);
+PERCPU(remote_errors, MAX_ERRNO_COUNTED, __u64);
+
+/* (map_id, processed, drops, to_cpu): one bulk given to the queue of a CPU; in generic mode one packet */
+SEC("tp_btf/xdp_cpumap_enqueue") int xdp_cpumap_enqueue(__u64 *ctx)
+{
+	struct cpumap_enqueue *enqueue;
+	__u32 to_cpu = (__u32)ctx[3];
+
+	if (cpumap_id && (__u32)ctx[0] != cpumap_id)
+		return 0;
+	enqueue = bpf_map_lookup_elem(&cpumap_enqueues, &to_cpu);
+	if (!enqueue)
+		return 0;
+	enqueue->processed += (__u32)ctx[1];
+	enqueue->drops += (__u32)ctx[2];
+	enqueue->bulks++;
+	return 0;
+}
+
+/* (map_id, processed, drops, sched, xdp_stats): one batch taken out of a queue by its kthread, on that thread's CPU. The
+ * last argument, and its type with it, came with programs in the map (5.9). */
+SEC("tp_btf/xdp_cpumap_kthread") int xdp_cpumap_kthread(__u64 *ctx)
+{
+	struct cpumap_kthread *kthread;
+	__u32 zero = 0;
+
+	if (cpumap_id && (__u32)ctx[0] != cpumap_id)
+		return 0;
+	kthread = bpf_map_lookup_elem(&cpumap_kthreads, &zero);
+	if (!kthread)
+		return 0;
+	kthread->processed += (__u32)ctx[1];
+	kthread->drops += (__u32)ctx[2];
+	kthread->sched += (__s32)ctx[3];
+	kthread->batches++;
+	if (FIELD_EXISTS(((struct xdp_cpumap_stats *)0)->pass)) {
+		struct xdp_cpumap_stats *stats = (void *)ctx[4];
+
+		kthread->pass += stats->pass;
+		kthread->drop += stats->drop;
+		kthread->redirect += stats->redirect;
+	}
+	return 0;
+}
+
+/* (dev, prog, target, err, …): redirects of the program in the map that failed */
+SEC("tp_btf/xdp_redirect_err") int remote_redirect_err(__u64 *ctx)
+{
+	const struct bpf_prog *prog = (void *)ctx[1];
+
+	if (remote_prog_id && prog->aux->id == remote_prog_id)
+		add(&remote_errors, errno_key((__s32)ctx[3]), 1);
+	return 0;
+}
+
 char _license[] SEC("license") = "GPL";

@@ -60,15 +60,18 @@ pub fn takes_frags() -> bool {
     })
 }
 
-/// The object with its `xdp.frags` sections renamed to `xdp`, which a loader reads as programs without frags. The name is
-/// cut where it stands, so that nothing in the object moves.
+/// The object with its sections renamed from `xdp.frags` to `xdp` and from `xdp.frags/cpumap` to `xdp/cpumap`, which a
+/// loader reads as programs without frags. A name is shortened where it stands, so that nothing else in the object moves.
 fn without_frags(object: &[u8]) -> Vec<u8> {
-    const NAME: &[u8] = b"xdp.frags\0";
+    const FRAGS: &[u8] = b".frags";
     let mut object = object.to_vec();
     let mut at = 0;
-    while let Some(found) = object[at..].windows(NAME.len()).position(|window| window == NAME) {
+    while let Some(found) = object[at..].windows(9).position(|window| window == b"xdp.frags") {
         at += found + "xdp".len();
-        object[at] = 0;
+        let rest = at + FRAGS.len();
+        let end = object[rest..].iter().position(|byte| *byte == 0).map_or(object.len(), |length| rest + length);
+        object.copy_within(rest..end, at);
+        object[end - FRAGS.len()..end].fill(0);
     }
     object
 }
@@ -120,6 +123,14 @@ where
     let what = format!("open the BPF map {name}");
     let map = ebpf.take_map(name).ok_or_else(|| Error::invalid(&what, "the object does not have it"))?;
     map.try_into().map_err(|error: aya::maps::MapError| map_error(what, &error))
+}
+
+/// The number of CPUs that this machine may ever have: the length of a per-CPU value.
+pub(crate) fn possible_cpus() -> Result<u32> {
+    let what = "read the possible CPUs";
+    let cpus =
+        aya::util::nr_cpus().map_err(|(path, error)| Error::io(format!("{what} from {path}"), "read", &error))?;
+    u32::try_from(cpus).map_err(|error| Error::invalid(what, error.to_string()))
 }
 
 /// A failed map operation as an error of ours.
@@ -199,13 +210,13 @@ mod tests {
     use aya_obj::{Object, ProgramSection};
 
     use super::*;
-    use crate::bpf::{DISPATCHER, DUT, GENERATOR};
+    use crate::bpf::{CPUMAP, DISPATCHER, DUT, GENERATOR, XSK};
 
-    /// Name and frags of each XDP program.
-    fn programs(object: &[u8]) -> BTreeMap<String, bool> {
+    /// Name of each XDP program, with its frags and what it is attached to.
+    fn programs(object: &[u8]) -> BTreeMap<String, (bool, String)> {
         let object = Object::parse(object).unwrap();
         let programs = object.programs.into_iter().filter_map(|(name, program)| match program.section {
-            ProgramSection::Xdp { frags, .. } => Some((name, frags)),
+            ProgramSection::Xdp { frags, attach_type } => Some((name, (frags, format!("{attach_type:?}")))),
             _ => None,
         });
         programs.collect()
@@ -213,11 +224,11 @@ mod tests {
 
     #[test]
     fn an_object_for_an_old_kernel_has_the_same_programs_without_frags() {
-        for committed in [DISPATCHER, DUT, GENERATOR] {
+        for committed in [CPUMAP, DISPATCHER, DUT, GENERATOR, XSK] {
             let (with, without) = (programs(committed.bytes), programs(&without_frags(committed.bytes)));
-            assert!(with.keys().eq(without.keys()) && !with.is_empty());
-            assert!(with.values().all(|frags| *frags), "{with:?}");
-            assert!(without.values().all(|frags| !frags), "{without:?}");
+            assert!(!with.is_empty() && with.values().all(|(frags, _)| *frags), "{with:?}");
+            let expected = with.into_iter().map(|(name, (_, attach_type))| (name, (false, attach_type)));
+            assert_eq!(without, expected.collect());
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The device under test: XDP programs, how they are attached, and what they counted.
 
 mod attach;
+mod cpumap;
 mod object;
 mod program;
 mod sliced;
@@ -8,6 +9,7 @@ mod spec;
 mod variant;
 
 pub use attach::Attachment;
+pub use cpumap::{CpumapProgram, CpumapSpec, Remote, Selection, Verdicts};
 pub use object::{ObjectProgram, Tried, UserObject};
 pub use program::{Counts, DutProgram};
 pub use sliced::{Occupant, SlicedDevice};

@@ -107,7 +107,7 @@ impl ProgramSpec {
     }
 }
 
-fn name_of(value: &impl ValueEnum) -> String {
+pub(super) fn name_of(value: &impl ValueEnum) -> String {
     value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 

@@ -2,6 +2,7 @@
 
 mod caps;
 mod cpu_times;
+mod cpus;
 mod doctor;
 mod fingerprint;
 mod interface;
@@ -10,6 +11,7 @@ mod root;
 
 pub use caps::{Capability, EffectiveCaps, require_privileges};
 pub use cpu_times::{CpuShares, CpuTimes};
+pub use cpus::require_online;
 pub use doctor::{Line, examine, render_text};
 pub use fingerprint::{ConfigFile, Cpu, Environment, Frequency, Kernel};
 pub use interface::{examine_interface, require_unused};

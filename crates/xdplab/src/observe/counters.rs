@@ -135,7 +135,7 @@ pub struct Observers {
 }
 
 /// A counter map whose tracepoints are attached, or the reason why they are not.
-type Observed<T> = std::result::Result<T, String>;
+pub(super) type Observed<T> = std::result::Result<T, String>;
 
 impl Observers {
     /// Attaches every observer that this kernel has.
@@ -283,7 +283,7 @@ fn per_cpu<T: aya::Pod>(map: &Observed<PerCpuArray<MapData, T>>) -> Reading<Vec<
 }
 
 /// The entries that are not zero, named.
-fn by_name(
+pub(super) fn by_name(
     map: &Observed<PerCpuArray<MapData, u64>>,
     name: impl Fn(usize) -> String,
 ) -> Reading<BTreeMap<String, u64>> {

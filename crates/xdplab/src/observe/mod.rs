@@ -4,11 +4,13 @@
 
 mod attach_message;
 mod counters;
+mod cpumap;
 
 pub use attach_message::AttachMessage;
 pub use counters::{
     Figure, Interface, NapiPolls, Observers, PagePools, Pages, Softirqs, Watch, Xmit, action_name, errno_name,
 };
+pub use cpumap::{CpumapObserver, Enqueued, Kthread};
 
 use aya::Ebpf;
 use aya::programs::{BtfTracePoint, ProgramError};
@@ -18,9 +20,14 @@ use crate::error::{Error, Result};
 
 /// Attaches the program that bears the tracepoint's name. It stays attached as long as the object lives.
 fn attach(object: &mut Ebpf, tracepoint: &'static str) -> Result<()> {
+    attach_program(object, tracepoint, tracepoint)
+}
+
+/// The same for a program of another name, where there are several for one tracepoint.
+fn attach_program(object: &mut Ebpf, program: &str, tracepoint: &'static str) -> Result<()> {
     let what = format!("observe the tracepoint {tracepoint}");
     let btf = bpf::kernel_btf()?;
-    let program = object.program_mut(tracepoint).ok_or_else(|| Error::invalid(&what, "no program is made for it"))?;
+    let program = object.program_mut(program).ok_or_else(|| Error::invalid(&what, "no program is made for it"))?;
     let program: &mut BtfTracePoint =
         program.try_into().map_err(|error: ProgramError| Error::invalid(&what, error.to_string()))?;
     match program.load(tracepoint, btf) {
