@@ -169,3 +169,48 @@ fn without_rights_it_is_one_line() {
         "xdplab: can't load and attach XDP programs: this process lacks CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON; run it as root\n"
     );
 }
+
+#[test]
+fn redirect_cpu_takes_every_option_and_value_of_the_peer() {
+    for options in [
+        &["-c", "0"][..],
+        &["--cpu", "0", "--cpu=1", "-c1"],
+        &["-c0", "-p", "no-touch"],
+        &["-c0", "-p", "touch"],
+        &["-c0", "-p", "round-robin"],
+        &["-c0", "-p", "l4-proto"],
+        &["-c0", "-p", "l4-filter"],
+        &["-c0", "--program-mode", "l4-hash"],
+        &["-c0", "-p", "l4-sport"],
+        &["-c0", "-p", "l4-dport"],
+        &["-c0", "-r", "disabled"],
+        &["-c0", "-r", "drop"],
+        &["-c0", "--remote-action", "pass"],
+        &["-c0", "-r", "redirect", "-D", "lo"],
+        &["-c0", "-r", "redirect", "--redirect-device", "lo"],
+        &["-c0", "-q", "64"],
+        &["-c0", "--qsize", "192"],
+        &["-c0", "-x"],
+        &["-c0", "--stress-mode"],
+        &["-c0", "-s"],
+        &["-c0", "--stats"],
+        &["-c0", "-i", "1"],
+        &["-c0", "--interval", "1"],
+        &["-c0", "-e"],
+        &["-c0", "--extended"],
+        &["-c0", "-m", "native"],
+        &["-c0", "--xdp-mode", "skb"],
+        &["-c0", "-v"],
+        &["-c0", "--rem", "drop", "--st", "--int", "1"],
+    ] {
+        let args = [&["redirect-cpu", NO_INTERFACE][..], options].concat();
+        // `--st` is --stats or --stress-mode.
+        assert_eq!(is_understood(&args), !options.contains(&"--st"), "{args:?}");
+    }
+    assert!(!is_understood(&["redirect-cpu", NO_INTERFACE]), "-c is required");
+    for bad in
+        [&["-c", "x"][..], &["-c0", "-p", "l4"], &["-c0", "-r", "tx"], &["-c0", "-q", "-1"], &["-c0", "-m", "hw"]]
+    {
+        assert!(!is_understood(&[&["redirect-cpu", NO_INTERFACE][..], bad].concat()), "{bad:?}");
+    }
+}

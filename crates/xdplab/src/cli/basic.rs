@@ -7,8 +7,7 @@ use super::{Ending, output};
 use crate::device::{Action, LoadMode, Operation, ProgramSpec};
 use crate::error::Result;
 use crate::live::{BasicDevice, EndedBy, Layout, Session, Signals, Source as _, Start};
-use crate::netlink::{Channels, XdpMode};
-use crate::reading::Reading;
+use crate::netlink::XdpMode;
 
 /// Options of `drop`, `pass` and `tx`.
 #[derive(Args, Debug)]
@@ -35,11 +34,20 @@ pub(crate) struct Options {
 
 /// How an XDP program is attached.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Mode {
+pub(crate) enum Mode {
     /// In the driver
     Native,
     /// On socket buffers (generic XDP), much slower
     Skb,
+}
+
+impl From<Mode> for XdpMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Native => Self::Native,
+            Mode::Skb => Self::Generic,
+        }
+    }
 }
 
 /// Runs the command that gives each packet this verdict.
@@ -48,15 +56,11 @@ pub(crate) fn run(action: Action, options: &Options) -> Result<Ending> {
     let default = if action == Action::Tx { Operation::SwapMacs } else { Operation::NoTouch };
     let spec =
         ProgramSpec { load_mode: options.load_mode, ..ProgramSpec::new(action, options.operation.unwrap_or(default)) };
-    let mode = match options.mode {
-        Mode::Native => XdpMode::Native,
-        Mode::Skb => XdpMode::Generic,
-    };
     let layout = Layout { label: "Summary".into(), drops: action == Action::Drop, rx_queues: options.rxq_stats };
-    let mut device = BasicDevice::attach(&options.interface, spec, mode, options.live.force)?;
+    let mut device = BasicDevice::attach(&options.interface, spec, options.mode.into(), options.live.force)?;
     let session = Session::begin(device.read()?, options.live.limits())?;
     let start = device.start(session.started());
-    notes(&start, options.live.verbose).iter().for_each(|line| output::note(line));
+    live::notes(&start, options.live.verbose).iter().for_each(|line| output::note(line));
     let text = start_text(action, &start);
     let mut teller = Teller::start(&options.live, layout, start, &text)?;
     let (total, ended_by) = if live::immediate_exit() {
@@ -66,7 +70,7 @@ pub(crate) fn run(action: Action, options: &Options) -> Result<Ending> {
     };
     let end = device.end(total, ended_by);
     drop(device);
-    teller.end(end)
+    teller.end(end, live::AbortedPackets::Tell)
 }
 
 fn start_text(action: Action, start: &Start) -> String {
@@ -77,29 +81,4 @@ fn start_text(action: Action, start: &Start) -> String {
     };
     let Start { interface, ifindex, driver, xdp_mode, .. } = start;
     format!("{doing} packets on {interface} (ifindex {ifindex}; driver {driver}) in {xdp_mode} mode")
-}
-
-/// What is worth a line beside the start: a change made by the driver always, the rest if asked for.
-fn notes(start: &Start, verbose: u8) -> Vec<String> {
-    let mut notes = Vec::new();
-    if let (Reading::Known(before), Reading::Known(after)) = (&start.channels_before, &start.channels_after)
-        && before != after
-    {
-        let interface = &start.interface;
-        notes.push(format!("{interface}: attaching changed its channels: {}, now {}", told(before), told(after)));
-    }
-    if verbose > 0 {
-        let frags = if start.frags { "with frags" } else { "without frags, which this kernel does not take" };
-        notes.push(format!("program {}, id {}, {frags}", start.program, start.program_id));
-        let channels = start.channels_after.clone().map(|channels| told(&channels));
-        notes.push(format!("{} RX queues are counted; channels: {channels}", start.rx_queues));
-    }
-    notes
-}
-
-fn told(channels: &Channels) -> String {
-    let Channels { rx, tx, combined, .. } = *channels;
-    let parts = [("rx", rx), ("tx", tx), ("combined", combined)];
-    let parts = parts.into_iter().filter_map(|(name, number)| Some(format!("{} {name}", number?)));
-    parts.collect::<Vec<_>>().join(", ")
 }

@@ -9,7 +9,9 @@ use clap::{ArgAction, Args};
 use super::{Ending, output};
 use crate::error::{Error, Result};
 use crate::host::Environment;
-use crate::live::{End, EndedBy, Event, Layout, Limits, LiveRun, Start, Told, View};
+use crate::live::{End, EndedBy, Event, Interval, Layout, Limits, LiveRun, Start, Told, View};
+use crate::netlink::Channels;
+use crate::reading::Reading;
 use crate::record::Record;
 
 /// Options of every live command.
@@ -62,6 +64,40 @@ pub(crate) fn immediate_exit() -> bool {
     std::env::var_os("XDP_SAMPLE_IMMEDIATE_EXIT").is_some_and(|value| value == "1")
 }
 
+/// What is worth a line beside the start: a change made by the driver always, the rest if asked for.
+pub(crate) fn notes(start: &Start, verbose: u8) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let (Reading::Known(before), Reading::Known(after)) = (&start.channels_before, &start.channels_after)
+        && before != after
+    {
+        let interface = &start.interface;
+        notes.push(format!("{interface}: attaching changed its channels: {}, now {}", told(before), told(after)));
+    }
+    if verbose > 0 {
+        let frags = if start.frags { "with frags" } else { "without frags, which this kernel does not take" };
+        notes.push(format!("program {}, id {}, {frags}", start.program, start.program_id));
+        let channels = start.channels_after.clone().map(|channels| told(&channels));
+        notes.push(format!("{} RX queues are counted; channels: {channels}", start.rx_queues));
+    }
+    notes
+}
+
+fn told(channels: &Channels) -> String {
+    let Channels { rx, tx, combined, .. } = *channels;
+    let parts = [("rx", rx), ("tx", tx), ("combined", combined)];
+    let parts = parts.into_iter().filter_map(|(name, number)| Some(format!("{} {name}", number?)));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// What packets with `XDP_ABORTED` mean for a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AbortedPackets {
+    /// They are told among the errors.
+    Tell,
+    /// The command has failed: its program never means to abort one.
+    Fail,
+}
+
 /// Tells a live command on standard output, and records it if there is to be a record.
 pub(crate) struct Teller<'a> {
     options: &'a Common,
@@ -90,10 +126,11 @@ impl<'a> Teller<'a> {
     }
 
     /// Tells the end, and writes the record.
-    pub(crate) fn end(mut self, end: End) -> Result<Ending> {
+    pub(crate) fn end(mut self, end: End, aborted_packets: AbortedPackets) -> Result<Ending> {
         output::text(&if self.options.json { json(&Event::End(&end))? } else { self.layout.end(&end) })?;
         let failed = match &end.ended_by {
             EndedBy::Failed(why) => Err(Error::invalid("go on", why.clone())),
+            _ if aborted_packets == AbortedPackets::Fail => refuse_aborted(&end.total).map(|()| Ending::Done),
             _ => Ok(Ending::Done),
         };
         if let Some((record, run)) = &mut self.record {
@@ -135,13 +172,28 @@ impl View for Teller<'_> {
     }
 }
 
+fn refuse_aborted(total: &Interval) -> Result<()> {
+    let exceptions = total.exceptions.as_ref().and_then(Reading::known);
+    let exceptions = exceptions.and_then(|exceptions| exceptions.verdicts.get("XDP_ABORTED"));
+    let exceptions: u64 = exceptions.map_or(0, |cpus| cpus.values().sum());
+    let aborted = total.received.as_ref().map_or(0, |received| received.aborted).max(exceptions);
+    if aborted == 0 {
+        return Ok(());
+    }
+    Err(Error::invalid("trust this run", format!("{aborted} packets got XDP_ABORTED")))
+}
+
 fn json(event: &Event<'_>) -> Result<String> {
     event.json_line().map_err(|error| Error::invalid("write an event as JSON", error.to_string()))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
+    use crate::device::Counts;
+    use crate::live::{Counters, Group, Place, WallClock};
 
     #[test]
     fn seconds_are_taken_with_fractions_and_within_bounds() {
@@ -151,5 +203,17 @@ mod tests {
         for bad in ["0", "-1", "nan", "inf", "1e10", "", "2s", "0x10"] {
             assert!(seconds(bad).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn aborted_packets_fail_a_run_whose_program_never_means_to_abort_one() {
+        let at = Instant::now();
+        let counters = |packets, aborted| {
+            let rows = [(Place { queue: 0, cpu: 0 }, Counts { packets, aborted })].into();
+            Counters { received: Some(Group { at, rows }), ..Counters::empty(at) }
+        };
+        let total = |aborted| Interval::between(&counters(0, 0), &counters(9, aborted), false, &WallClock::start(at));
+        refuse_aborted(&total(0)).unwrap();
+        assert!(refuse_aborted(&total(2)).unwrap_err().to_string().contains("2 packets got XDP_ABORTED"));
     }
 }

@@ -3,6 +3,7 @@
 mod ab;
 mod basic;
 mod compare;
+mod cpumap;
 mod demo;
 mod doctor;
 mod import;
@@ -51,6 +52,8 @@ enum Command {
     Pass(basic::Options),
     /// Send all packets of an interface back out of it (XDP_TX) and count them
     Tx(basic::Options),
+    /// Give packets of an interface to other CPUs (cpumap) and count them
+    RedirectCpu(cpumap::Options),
     /// Read what other tools printed, also where it was pasted into mail
     Import(import::Options),
 }
@@ -98,6 +101,7 @@ fn run(arguments: Arguments) -> Result<Ending> {
         Command::Drop(options) => basic::run(Action::Drop, &options),
         Command::Pass(options) => basic::run(Action::Pass, &options),
         Command::Tx(options) => basic::run(Action::Tx, &options),
+        Command::RedirectCpu(options) => cpumap::run(&options),
         Command::Import(options) => import::run(&options),
     }
 }

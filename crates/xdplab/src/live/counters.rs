@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::{AddAssign, Sub};
 use std::time::{Duration, Instant};
 
+use super::cpumap::CpumapCounters;
 use crate::device::Counts;
 use crate::reading::Reading;
 
@@ -43,13 +44,15 @@ pub struct Counters {
     pub received: Option<Group<Place, Counts>>,
     /// Verdicts that the driver could not carry out, `XDP_ABORTED` among them, by verdict and CPU.
     pub exceptions: Option<Reading<Group<(String, u32), u64>>>,
+    /// What a program gave to other CPUs.
+    pub cpumap: Option<CpumapCounters>,
 }
 
 impl Counters {
     /// A reading of nothing.
     #[must_use]
     pub fn empty(at: Instant) -> Self {
-        Self { at, received: None, exceptions: None }
+        Self { at, received: None, exceptions: None, cpumap: None }
     }
 }
 

@@ -7,6 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::counters::{Counters, Delta, Place, delta_of};
+use super::cpumap::CpumapInterval;
 use crate::device::Counts;
 use crate::reading::Reading;
 use crate::units::{Nanos, PacketsPerSec};
@@ -36,6 +37,9 @@ pub struct Interval {
     /// Verdicts that the driver could not carry out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exceptions: Option<Reading<Exceptions>>,
+    /// What the program gave to other CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpumap: Option<CpumapInterval>,
 }
 
 /// Packets that a program saw.
@@ -91,6 +95,7 @@ impl Interval {
         let received = earlier.received.as_ref().zip(later.received.as_ref());
         let received = received.map(|(earlier, later)| Received::of(&later.since(earlier)));
         let exceptions = earlier.exceptions.as_ref().zip(later.exceptions.as_ref());
+        let cpumap = earlier.cpumap.as_ref().zip(later.cpumap.as_ref());
         Self {
             start: wall.at(earlier.at),
             stop: wall.at(later.at),
@@ -98,6 +103,7 @@ impl Interval {
             partial,
             received,
             exceptions: exceptions.map(|(earlier, later)| delta_of(earlier, later).map(|delta| Exceptions::of(&delta))),
+            cpumap: cpumap.map(|(earlier, later)| CpumapInterval::between(earlier, later)),
         }
     }
 }
@@ -151,9 +157,9 @@ pub(super) mod tests {
             received.iter().map(|&(queue, cpu, packets, aborted)| (Place { queue, cpu }, Counts { packets, aborted }));
         let exceptions = exceptions.iter().map(|&(verdict, cpu, packets)| ((verdict.to_owned(), cpu), packets));
         Counters {
-            at,
             received: Some(Group { at, rows: received.collect() }),
             exceptions: Some(Reading::Known(Group { at, rows: exceptions.collect() })),
+            ..Counters::empty(at)
         }
     }
 

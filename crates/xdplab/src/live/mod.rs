@@ -6,6 +6,9 @@
 mod basic;
 mod counters;
 mod cpu_cost;
+mod cpumap;
+mod cpumap_device;
+mod cpumap_text;
 mod event;
 mod interval;
 mod ledger;
@@ -14,10 +17,13 @@ mod session;
 mod signals;
 mod softirq;
 mod text;
+mod thread_clock;
 
 pub use basic::BasicDevice;
 pub use counters::{Counters, Delta, Group, Place};
 pub use cpu_cost::CpuCost;
+pub use cpumap::{CpumapCounters, CpumapInterval, Enqueues, Kthreads};
+pub use cpumap_device::CpumapDevice;
 pub use event::{End, EndedBy, Event, InterfaceCounted, LiveRun, SCHEMA, Start};
 pub use interval::{Exceptions, Interval, Received, WallClock};
 pub use ledger::{Account, Part};

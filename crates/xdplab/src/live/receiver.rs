@@ -36,7 +36,7 @@ pub(super) struct Program<'a> {
 
 /// The interface with the program attached. Dropping it detaches, and so does the end of the process.
 pub(super) struct Receiver {
-    _attachment: Attachment,
+    attachment: Option<Attachment>,
     pub(super) observers: Reading<Observers>,
     pub(super) softirqs: SoftirqAccount,
     rtnl: Rtnl,
@@ -99,7 +99,7 @@ impl Target {
             started: String::new(),
         };
         Ok(Receiver {
-            _attachment: attachment,
+            attachment: Some(attachment),
             observers,
             softirqs: SoftirqAccount::open(link.ifindex),
             rtnl,
@@ -113,6 +113,11 @@ impl Receiver {
     /// What is attached where, once the first reading has been made.
     pub(super) fn start(&self, started: String) -> Start {
         Start { started, ..self.start.clone() }
+    }
+
+    /// Takes the program away, so that no further packet comes.
+    pub(super) fn detach(&mut self) {
+        self.attachment = None;
     }
 
     /// Verdicts that the driver could not carry out.

@@ -4,8 +4,12 @@
 
 use indicatif::HumanCount;
 
+use super::cpu_cost::CpuCost;
+use super::cpumap::CpumapInterval;
+use super::cpumap_text;
 use super::event::End;
 use super::interval::{Exceptions, Interval, Received};
+use super::ledger::{Account, Part};
 use super::softirq::SoftirqTime;
 use crate::device::Counts;
 use crate::reading::Reading;
@@ -35,7 +39,10 @@ impl Layout {
     pub fn interval(&self, interval: &Interval, extended: bool) -> String {
         let mut text = self.terse(interval);
         if let Some(received) = &interval.received {
-            text += &self.received(received, extended);
+            text += &self.received(received, interval.cpumap.as_ref(), extended);
+        }
+        if let Some(cpumap) = &interval.cpumap {
+            text += &cpumap_text::lines(cpumap, extended);
         }
         if let Some(exceptions) = &interval.exceptions {
             text += &exceptions_text(exceptions, extended);
@@ -53,52 +60,58 @@ impl Layout {
             line += &column(rate(received.packets, received.period_s), "rx/s");
         }
         let Errors { packets, period_s } = errors(interval);
-        line += &column(rate(packets, period_s), if self.drops { "err/s" } else { "err,drop/s" });
+        let lost = interval.cpumap.as_ref().map_or(0, |cpumap| cpumap.lost() + cpumap.verdicts().dropped);
+        line += &column(rate(packets + lost, period_s), if self.drops { "err/s" } else { "err,drop/s" });
         if interval.partial {
             line += &column(format!("{:.3}", interval.period_s), "s, partial");
         }
         line + "\n"
     }
 
-    fn received(&self, received: &Received, extended: bool) -> String {
+    fn received(&self, received: &Received, cpumap: Option<&CpumapInterval>, extended: bool) -> String {
         let total = Counts { packets: received.packets, aborted: received.aborted };
+        let dropped = cpumap.map_or_else(|| self.dropped(&total), |cpumap| cpumap.verdicts().dropped);
         let mut text = String::new();
-        if extended || total.aborted > 0 {
+        if extended || total.aborted > 0 || dropped > 0 && !self.drops {
             let label =
                 if extended && rate(total.packets, received.period_s) != "0" { "receive total" } else { "receive" };
-            text += &format!("  {label:<20} {}\n", self.receive_columns(total, received.period_s));
+            text += &format!("  {label:<20} {}\n", receive_columns(&total, dropped, received.period_s));
         }
         if !extended {
             return text;
         }
-        let row = |name: &str, number: &u32, counts: &Counts| {
+        let row = |name: &str, number: &u32, counts: &Counts, dropped| {
             let label = format!("{name}:{number}");
-            format!("    {label:<18} {}\n", self.receive_columns(*counts, received.period_s))
+            format!("    {label:<18} {}\n", receive_columns(counts, dropped, received.period_s))
         };
-        text.extend(received.cpus.iter().map(|(cpu, counts)| row("cpu", cpu, counts)));
+        text.extend(received.cpus.iter().map(|(cpu, counts)| {
+            let of_cpu = |cpumap: &CpumapInterval| cpumap.verdicts.get(cpu).map_or(0, |verdicts| verdicts.dropped);
+            row("cpu", cpu, counts, cpumap.map_or_else(|| self.dropped(counts), of_cpu))
+        }));
         if self.rx_queues {
             text += "\n";
-            text.extend(received.rx_queues.iter().map(|(queue, counts)| row("rxq", queue, counts)));
+            text.extend(
+                received.rx_queues.iter().map(|(queue, counts)| row("rxq", queue, counts, self.dropped(counts))),
+            );
         }
         text
     }
 
-    fn receive_columns(&self, counts: Counts, period_s: f64) -> String {
-        let dropped = if self.drops { counts.packets - counts.aborted } else { 0 };
-        [(counts.packets, "pkt/s"), (dropped, "drop/s"), (counts.aborted, "error/s")]
-            .map(|(packets, unit)| column(rate(packets, period_s), unit))
-            .concat()
+    fn dropped(&self, counts: &Counts) -> u64 {
+        if self.drops { counts.packets - counts.aborted } else { 0 }
     }
 
     /// The block at the end: totals, averages over the whole time, and the time per packet.
     #[must_use]
-    pub fn end(&self, End { total, softirq, .. }: &End) -> String {
+    pub fn end(&self, End { total, softirq, cpus, limiter, ledger, .. }: &End) -> String {
         let mut text = entry("Duration", format!("{:.1}s", total.period_s));
         if let Some(received) = total.received.as_ref().filter(|received| received.packets > 0) {
             text += &entry("Packets received", padded(received.packets));
             text += &entry("Average packets/s", format!("{:<10}", rate(received.packets, received.period_s)));
-            if self.drops {
-                text += &entry("Rx dropped", padded(received.packets - received.aborted));
+            let filtered = total.cpumap.as_ref().map_or(0, |cpumap| cpumap.verdicts().dropped);
+            let dropped = if self.drops { received.packets - received.aborted } else { filtered };
+            if self.drops || dropped > 0 {
+                text += &entry("Rx dropped", padded(dropped));
             }
         }
         match &total.exceptions {
@@ -114,8 +127,42 @@ impl Layout {
             text += &entry("ns per packet", format!("{ns:<10.2} (period / packets)"));
             text += &softirq.as_ref().map_or_else(String::new, busy);
         }
+        text.extend(cpus.iter().map(cpu_cost));
+        if let Some(limiter) = limiter {
+            text += &entry("Limited by", limiter.to_string());
+        }
+        text.extend(ledger.iter().map(account));
         text
     }
+}
+
+fn receive_columns(counts: &Counts, dropped: u64, period_s: f64) -> String {
+    [(counts.packets, "pkt/s"), (dropped, "drop/s"), (counts.aborted, "error/s")]
+        .map(|(packets, unit)| column(rate(packets, period_s), unit))
+        .concat()
+}
+
+fn cpu_cost(cost: &Reading<CpuCost>) -> String {
+    match cost {
+        Reading::Known(CpuCost { role, share, ns_per_packet: Some(Nanos(ns)), .. }) => {
+            entry("Busy ns per packet", format!("{ns:<10.2} ({role}: run time / packets, {:.0} % busy)", share * 100.0))
+        }
+        Reading::Known(CpuCost { role, .. }) => entry("Busy ns per packet", format!("none       ({role}: no packets)")),
+        Reading::NotAvailable { why } => entry("Busy ns per packet", format!("not available ({why})")),
+    }
+}
+
+/// `1,000 redirected = 990 queued + 10 queue full, residual 0`
+fn account(account: &Reading<Account>) -> String {
+    let value = match account {
+        Reading::NotAvailable { why } => format!("not available ({why})"),
+        Reading::Known(Account { of, packets, parts, residual }) => {
+            let part = |part: &Part| format!("{} {}", HumanCount(part.packets), part.to);
+            let parts: Vec<String> = parts.iter().map(part).collect();
+            format!("{} {of} = {}, residual {residual}", HumanCount(*packets), parts.join(" + "))
+        }
+    };
+    entry("Ledger", value)
 }
 
 fn busy(softirq: &Reading<SoftirqTime>) -> String {
@@ -173,7 +220,7 @@ fn per_packet(interval: &Interval) -> String {
     clippy::cast_sign_loss,
     reason = "a rate to show"
 )]
-fn rate(events: u64, period_s: f64) -> String {
+pub(super) fn rate(events: u64, period_s: f64) -> String {
     let rate = if period_s > 0.0 { (events as f64 / period_s).round() as u64 } else { 0 };
     HumanCount(rate).to_string()
 }
@@ -182,7 +229,13 @@ fn padded(number: u64) -> String {
     format!("{:<10}", HumanCount(number).to_string())
 }
 
-fn column(number: String, unit: &str) -> String {
+/// Packets per bulk; 0.00 without a bulk.
+pub(super) fn ratio(packets: u64, bulks: u64) -> String {
+    let ratio = if bulks == 0 { 0.0 } else { packets as f64 / bulks as f64 };
+    format!("{ratio:.2}")
+}
+
+pub(super) fn column(number: String, unit: &str) -> String {
     format!("{number:>10} {unit:<13}")
 }
 

@@ -52,21 +52,21 @@ pub(crate) fn tests() -> Vec<Trial> {
 }
 
 /// A command under way, with what it has printed so far.
-struct Live {
-    child: Child,
-    stdout: Printed,
-    stderr: Printed,
+pub(crate) struct Live {
+    pub(crate) child: Child,
+    pub(crate) stdout: Printed,
+    pub(crate) stderr: Printed,
 }
 
 /// How a command ended, and all that it printed.
-struct Ended {
-    status: ExitStatus,
-    stdout: String,
-    stderr: String,
+pub(crate) struct Ended {
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 /// What comes out of a pipe, line by line.
-struct Printed {
+pub(crate) struct Printed {
     text: Arc<Mutex<String>>,
     reader: JoinHandle<()>,
 }
@@ -86,7 +86,7 @@ impl Printed {
         Self { text, reader }
     }
 
-    fn so_far(&self) -> String {
+    pub(crate) fn so_far(&self) -> String {
         self.text.lock().unwrap().clone()
     }
 
@@ -96,14 +96,14 @@ impl Printed {
     }
 }
 
-fn command(args: &[&str]) -> Command {
+pub(crate) fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xdplab"));
     command.args(args).env_remove("XDP_SAMPLE_IMMEDIATE_EXIT").env_remove("SSH_CONNECTION");
     command
 }
 
 impl Live {
-    fn spawn(port: &Port, mut command: Command) -> Self {
+    pub(crate) fn spawn(port: &Port, mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = port.netns.run(|| Ok(command.spawn().unwrap())).unwrap();
         let (stdout, stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
@@ -111,7 +111,7 @@ impl Live {
     }
 
     /// Starts the command and waits until it counts.
-    fn start(port: &Port, args: &[&str]) -> Self {
+    pub(crate) fn start(port: &Port, args: &[&str]) -> Self {
         let mut live = Self::spawn(port, command(args));
         live.await_start();
         live
@@ -124,16 +124,16 @@ impl Live {
         });
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill(Pid::from_raw(self.child.id().cast_signed()), signal).unwrap();
     }
 
-    fn lines(&self, containing: &str) -> usize {
+    pub(crate) fn lines(&self, containing: &str) -> usize {
         self.stdout.so_far().lines().filter(|line| line.contains(containing)).count()
     }
 
     /// Waits for the end that is due.
-    fn wait(mut self) -> Ended {
+    pub(crate) fn wait(mut self) -> Ended {
         let mut status = None;
         eventually("it ends", 20, || {
             status = self.child.try_wait().unwrap();
@@ -142,7 +142,7 @@ impl Live {
         Ended { status: status.unwrap(), stdout: self.stdout.all(), stderr: self.stderr.all() }
     }
 
-    fn end(self) -> Ended {
+    pub(crate) fn end(self) -> Ended {
         self.signal(Signal::SIGINT);
         let ended = self.wait();
         assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
@@ -152,12 +152,12 @@ impl Live {
 
 impl Ended {
     /// The number that follows the label in the end block.
-    fn total(&self, label: &str) -> Option<u64> {
+    pub(crate) fn total(&self, label: &str) -> Option<u64> {
         let line = self.stdout.lines().find_map(|line| line.strip_prefix(&format!("  {label:<20}: ")))?;
         Some(line.split(' ').next().unwrap().replace(',', "").parse().unwrap())
     }
 
-    fn events(&self, kind: &str) -> Vec<Value> {
+    pub(crate) fn events(&self, kind: &str) -> Vec<Value> {
         let events = self.stdout.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         events
             .inspect(|event| assert_eq!(event["schema"], "xdplab.live/1"))
@@ -165,7 +165,7 @@ impl Ended {
             .collect()
     }
 
-    fn refused(&self, words: &[&str]) {
+    pub(crate) fn refused(&self, words: &[&str]) {
         assert_eq!(self.status.code(), Some(2), "{}", self.stderr);
         assert_eq!((self.stderr.lines().count(), &*self.stdout), (1, ""), "{}", self.stderr);
         for word in words {
@@ -174,7 +174,7 @@ impl Ended {
     }
 }
 
-fn programs(port: &Port) -> usize {
+pub(crate) fn programs(port: &Port) -> usize {
     port.netns.rtnl().unwrap().link_by_index(port.ifindex).unwrap().xdp.len()
 }
 
@@ -197,7 +197,7 @@ fn generator(lab: &Lab) -> LiveFrames {
 }
 
 /// Fewer than the places of a veth ring and than a batch, so that none is lost and none is a recycled page.
-const FEW: u64 = 63;
+pub(crate) const FEW: u64 = 63;
 
 fn every_way(action: Action) {
     let lab = lab(1);

@@ -10,6 +10,7 @@ mod ab;
 mod attachment;
 mod cli;
 mod counts;
+mod cpumap;
 mod doctor;
 mod generator;
 mod live;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         attachment::tests(),
         cli::tests(),
         counts::tests(),
+        cpumap::tests(),
         doctor::tests(),
         generator::tests(),
         live::tests(),

@@ -1,0 +1,233 @@
+//! `redirect-cpu`: packets of an interface given to other CPUs.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::counters::{Counters, Group, Place};
+use super::cpu_cost::CpuCost;
+use super::cpumap::{CpumapCounters, CpumapInterval, RemoteProgram};
+use super::event::{End, EndedBy, Start};
+use super::interval::{Interval, Received, WallClock};
+use super::ledger::Account;
+use super::receiver::{Program, Receiver, Target};
+use super::session::Source;
+use super::softirq::SoftirqTime;
+use super::thread_clock::ThreadClock;
+use crate::device::{Counts, CpumapProgram, CpumapSpec, Remote, Verdicts};
+use crate::error::Result;
+use crate::netlink::XdpMode;
+use crate::observe::{CpumapObserver, Figure, Observers};
+use crate::reading::Reading;
+
+/// Packets on their way arrive within this time once the program is gone.
+const SETTLED_WITHIN: Duration = Duration::from_millis(500);
+/// From this share of its time on a CPU counts as saturated.
+const SATURATED: f64 = 0.95;
+
+/// A program that redirects to other CPUs, attached to an interface of the calling thread's network namespace, and what
+/// is counted of it. Dropping it detaches, and so does the end of the process.
+pub struct CpumapDevice {
+    receiver: Receiver,
+    program: CpumapProgram,
+    observer: Reading<CpumapObserver>,
+    mode: XdpMode,
+    stress: Option<Stress>,
+    kthreads: BTreeMap<u32, Reading<(ThreadClock, Duration)>>,
+    opened: Instant,
+    first: Option<Counters>,
+}
+
+/// When the queues are next made anew.
+struct Stress {
+    every: Duration,
+    due: Instant,
+}
+
+impl CpumapDevice {
+    /// Fills the maps, then attaches the program. Nothing is changed where that is refused. With `stress` the queues are
+    /// made anew after each such time.
+    ///
+    /// # Errors
+    /// The process lacks privileges, there is no such interface, it is in use (unless `force`), it has a program already
+    /// or can't run one in this mode, a CPU is not there, or the kernel refused a queue.
+    pub fn attach(name: &str, spec: CpumapSpec, mode: XdpMode, stress: Option<Duration>, force: bool) -> Result<Self> {
+        let target = Target::open(name, force)?;
+        let program = CpumapProgram::load(spec, target.rx_queues)?;
+        let observer = CpumapObserver::attach(Some(program.map_id()), program.remote_id()).into();
+        let xmit_to = match program.spec().remote {
+            Remote::Redirect { ifindex, .. } => ifindex,
+            _ => 0,
+        };
+        let told = Program {
+            command: "redirect-cpu".into(),
+            name: format!("redirect-cpu:{}", program.spec().selection),
+            fd: program.fd(),
+        };
+        let figures = [Figure::Exceptions, Figure::RedirectErrors, Figure::Xmit];
+        let receiver = target.attach(&told, mode, &figures, xmit_to)?;
+        let kthreads = program.spec().cpus.iter().map(|&cpu| {
+            let clock = match stress {
+                None => ThreadClock::of_cpumap(cpu, program.map_id()),
+                Some(_) => Reading::not_available(format!("remote CPU {cpu}: its kthread is made anew all the time")),
+            };
+            (cpu, clock.and_then(|clock| clock.run_time().map(|run| (clock, run)).into()))
+        });
+        let now = Instant::now();
+        Ok(Self {
+            kthreads: kthreads.collect(),
+            receiver,
+            observer,
+            mode,
+            stress: stress.map(|every| Stress { every, due: now + every }),
+            opened: now,
+            first: None,
+            program,
+        })
+    }
+
+    /// What is attached where, once the first reading has been made.
+    #[must_use]
+    pub fn start(&self, started: String) -> Start {
+        self.receiver.start(started)
+    }
+
+    /// The end of a command on this device: detaches, and waits for the packets on their way.
+    ///
+    /// # Errors
+    /// The counters can't be read.
+    pub fn end(&mut self, total: Interval, ended_by: EndedBy) -> Result<End> {
+        let received = total.received.as_ref().filter(|received| received.packets > 0);
+        let softirq = received.map(|received| self.receiver.softirqs.close(received));
+        let cpus = self.costs(total.cpumap.as_ref());
+        let limiter = received.map(|received| self.limiter(received, total.cpumap.as_ref(), softirq.as_ref(), &cpus));
+        self.receiver.detach();
+        let settled = self.settle()?;
+        Ok(End {
+            softirq,
+            interface: self.receiver.interface(),
+            cpus,
+            limiter,
+            ledger: self.ledger(&settled),
+            ..End::new(total, ended_by)
+        })
+    }
+
+    fn costs(&self, cpumap: Option<&CpumapInterval>) -> Vec<Reading<CpuCost>> {
+        let period = self.opened.elapsed();
+        let processed = |cpu: u32| {
+            let kthreads = cpumap.map(|cpumap| cpumap.kthreads.as_ref());
+            let kthreads = kthreads.unwrap_or_else(|| Reading::not_available("not counted"));
+            kthreads.map(|kthreads| kthreads.cpus.get(&cpu).map_or(0, |kthread| kthread.processed))
+        };
+        let cost = |(cpu, opened): (&u32, &Reading<(ThreadClock, Duration)>)| {
+            let busy = opened.as_ref().and_then(|(clock, begin)| clock.run_time().map(|now| now - *begin).into());
+            busy.and_then(|busy| {
+                processed(*cpu).map(|packets| CpuCost::of(format!("remote CPU {cpu}"), busy, period, packets))
+            })
+        };
+        self.kthreads.iter().map(cost).collect()
+    }
+
+    /// A queue that overflowed, else a CPU that had no time left, else the sender.
+    fn limiter(
+        &self,
+        received: &Received,
+        cpumap: Option<&CpumapInterval>,
+        softirq: Option<&Reading<SoftirqTime>>,
+        cpus: &[Reading<CpuCost>],
+    ) -> Reading<String> {
+        let enqueued = cpumap.and_then(|cpumap| cpumap.enqueued.known());
+        let overflowed = enqueued.and_then(|enqueued| {
+            let drops =
+                enqueued.to.iter().map(|(cpu, from)| (from.values().map(|counts| counts.drops).sum::<u64>(), cpu));
+            drops.max().filter(|(drops, _)| *drops > 0)
+        });
+        if let Some((_, cpu)) = overflowed {
+            return Reading::Known(format!("remote CPU {cpu}, whose queue was full at times"));
+        }
+        if let Some(cost) = cpus.iter().filter_map(Reading::known).find(|cost| cost.share >= SATURATED) {
+            return Reading::Known(format!("{}, {:.0} % busy", cost.role, cost.share * 100.0));
+        }
+        match softirq {
+            Some(Reading::Known(SoftirqTime { busy_ns, .. })) => {
+                let share = |ns: &u64| Duration::from_nanos(*ns).as_secs_f64() / received.period_s;
+                Reading::Known(match busy_ns.iter().find(|(_, ns)| share(ns) >= SATURATED) {
+                    Some((cpu, ns)) => format!("RX CPU {cpu}, {:.0} % busy", share(ns) * 100.0),
+                    None => "the sender: no queue was full and no CPU saturated".into(),
+                })
+            }
+            Some(Reading::NotAvailable { why }) => Reading::not_available(why),
+            None => Reading::not_available("no packet was received"),
+        }
+    }
+
+    /// All that was counted, once nothing is on its way any more.
+    fn settle(&mut self) -> Result<Interval> {
+        let deadline = Instant::now() + SETTLED_WITHIN;
+        loop {
+            let counters = self.read()?;
+            let first = self.first.clone().unwrap_or_else(|| counters.clone());
+            let interval = Interval::between(&first, &counters, false, &WallClock::start(first.at));
+            let balanced = |account: &Reading<Account>| account.known().is_none_or(|account| account.residual == 0);
+            if self.ledger(&interval).iter().all(balanced) || Instant::now() >= deadline {
+                return Ok(interval);
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    fn ledger(&self, interval: &Interval) -> Vec<Reading<Account>> {
+        let (Some(received), Some(cpumap)) = (&interval.received, &interval.cpumap) else { return Vec::new() };
+        let Verdicts { dropped, passed, redirected } = cpumap.verdicts();
+        let parts =
+            [("redirected", redirected), ("dropped", dropped), ("passed", passed), ("aborted", received.aborted)];
+        let xmit = self.receiver.observers.as_ref().and_then(Observers::xmit);
+        let remote = match self.program.spec().remote {
+            Remote::Disabled => RemoteProgram::None,
+            // Without a driver there is no bulk to be observed.
+            Remote::Redirect { .. } if self.mode == XdpMode::Native => RemoteProgram::Redirects(&xmit),
+            _ => RemoteProgram::Some,
+        };
+        let mut accounts = vec![Reading::Known(Account::new("received", received.packets, parts))];
+        accounts.extend(cpumap.accounts(self.mode == XdpMode::Generic, remote));
+        accounts
+    }
+}
+
+impl Source for CpumapDevice {
+    fn read(&mut self) -> Result<Counters> {
+        let at = Instant::now();
+        let (mut received, mut verdicts) = (BTreeMap::<Place, Counts>::new(), BTreeMap::<u32, Verdicts>::new());
+        for (queue, cpus) in (0u32..).zip(self.program.counts()?) {
+            for (cpu, (counts, decided)) in (0u32..).zip(cpus) {
+                received.insert(Place { queue, cpu }, counts);
+                *verdicts.entry(cpu).or_default() += decided;
+            }
+        }
+        let observers = self.receiver.observers.as_ref();
+        let cpumap = CpumapCounters {
+            verdicts: Group { at, rows: verdicts },
+            enqueued: Group::read(|| self.observer.as_ref().and_then(CpumapObserver::enqueued)),
+            kthreads: Group::read(|| self.observer.as_ref().and_then(CpumapObserver::kthreads)),
+            redirect_errors: Group::read(|| observers.and_then(Observers::redirect_errors)),
+            remote_errors: Group::read(|| self.observer.as_ref().and_then(CpumapObserver::remote_errors)),
+        };
+        let counters = Counters {
+            received: Some(Group { at, rows: received }),
+            exceptions: Some(self.receiver.exceptions()),
+            cpumap: Some(cpumap),
+            ..Counters::empty(at)
+        };
+        self.first.get_or_insert_with(|| counters.clone());
+        if let Some(stress) = self.stress.as_mut().filter(|stress| at >= stress.due) {
+            stress.due = at + stress.every;
+            self.program.stress()?;
+        }
+        Ok(counters)
+    }
+
+    fn check(&mut self) -> Result<()> {
+        self.receiver.check()
+    }
+}
