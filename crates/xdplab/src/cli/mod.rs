@@ -16,7 +16,7 @@ mod variants;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{ArgAction, Parser, Subcommand};
 
 use crate::device::Action;
 use crate::error::Result;
@@ -29,9 +29,9 @@ use crate::error::Result;
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Where the verifier refuses a program, print everything that it says
-    #[arg(short, long, global = true)]
-    verbose: bool,
+    /// Where the verifier refuses a program, print everything that it says; live commands say more about what is set up
+    #[arg(short, long, global = true, action = ArgAction::Count)]
+    verbose: u8,
 }
 
 #[derive(Subcommand)]
@@ -82,7 +82,7 @@ pub fn main() -> ExitCode {
         Ok(Ending::Slower) => ExitCode::from(1),
         Ok(Ending::Inconclusive) => ExitCode::from(3),
         Err(error) => {
-            if verbose {
+            if verbose > 0 {
                 output::log(&error);
             }
             output::error(&error);
