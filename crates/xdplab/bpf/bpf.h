@@ -21,6 +21,13 @@ typedef __u32 __be32;
 #define CORE __attribute__((preserve_access_index))
 #define OFFSET_OF(type, field) __builtin_preserve_field_info(((type *)0)->field, 0)
 #define FIELD_EXISTS(field) __builtin_preserve_field_info(field, 2)
+/* A branch that is predicted wrongly half of the time where the bit is random; either way it comes to the same. */
+#define GUESS(x, bit)                                                                                                  \
+	do {                                                                                                           \
+		__u64 guessed = 0;                                                                                     \
+		if ((x) >> (bit) & 1)                                                                                  \
+			asm volatile("%0 += 1" : "+r"(guessed));                                                       \
+	} while (0)
 #define bpf_htons(x) ((__be16)__builtin_bswap16(x))
 #define NULL ((void *)0)
 
@@ -42,6 +49,7 @@ struct xdp_md {
 static void *(*const bpf_map_lookup_elem)(void *map, const void *key) = (void *)1;
 static long (*const bpf_map_update_elem)(void *map, const void *key, const void *value, __u64 flags) = (void *)2;
 static __u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
+static __u32 (*const bpf_get_prandom_u32)(void) = (void *)7;
 static __u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
 static long (*const bpf_tail_call)(void *ctx, void *map, __u32 index) = (void *)12;
 static __u64 (*const bpf_get_current_pid_tgid)(void) = (void *)14;

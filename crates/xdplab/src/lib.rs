@@ -21,12 +21,14 @@ pub mod published;
 
 pub mod reading;
 pub mod record;
+pub mod reference;
 pub mod report;
 pub mod rig;
 pub mod run;
 pub mod sample;
 pub mod stats;
 pub mod sys;
+pub mod testrun;
 pub mod topology;
 pub mod units;
 pub mod verdict;

@@ -8,6 +8,7 @@ use crate::host::CpuShares;
 use crate::netlink::XdpMode;
 use crate::observe::{NapiPolls, PagePools, Softirqs, Xmit};
 use crate::reading::Reading;
+use crate::reference::Reference;
 use crate::stats::Slice;
 use crate::topology::{LabDescription, PlacementState};
 
@@ -51,12 +52,14 @@ pub struct Observed {
     pub page_pools: Reading<PagePools>,
     /// Where each CPU's time went while slices were taken.
     pub cpu_shares: Reading<Vec<(u32, Reading<CpuShares>)>>,
+    /// The reference workload, timed before and after on the device's CPU.
+    pub reference: Reading<Reference>,
     /// The mode, as the kernel says it at the end.
     pub xdp_mode: Option<XdpMode>,
-    /// The lab as planned and read back before the run.
-    pub lab_before: LabDescription,
+    /// The lab as planned and read back before the run; none where programs were run alone.
+    pub lab_before: Option<LabDescription>,
     /// The lab as read back after the run.
-    pub lab_after: LabDescription,
+    pub lab_after: Option<LabDescription>,
     /// NAPI threads and their CPUs.
     pub placement: PlacementState,
 }

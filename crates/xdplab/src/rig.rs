@@ -14,6 +14,7 @@ use crate::observe::{Interface, Observers, PagePools, Watch, action_name};
 use crate::observed::{Ledger, Observed, Trial, by_round};
 use crate::packet::{UDP_HEADER_LEN, build_udp_frame};
 use crate::reading::Reading;
+use crate::reference::{Beside, Reference};
 use crate::run::{self, Plan, Progress, Rig};
 use crate::sample::{DispatcherCounts, Schedule, SliceReader};
 use crate::stats::Slice;
@@ -45,13 +46,15 @@ impl Rig for LabRig {
         let (tried, restored) = try_objects(plan, &frame)?;
         let mut bench = Bench::set_up(plan)?;
         let observers = Observers::attach(bench.watch())?;
+        let reference = Beside::begin(plan.placement.dut_cpu());
         progress.stage("sending");
         let generator = LiveFrames::start(&bench.traffic(plan, frame, restored), &bench.lab.generator.netns)?;
         let sampled = bench.rounds(plan, &generator, progress, stop);
         let generated = generator.stop()?.packets;
         let sampled = sampled?;
+        let reference = reference.and_then(Beside::end).into();
         progress.stage("taking the lab down");
-        let mut observed = bench.observe(&observers, sampled, generated)?;
+        let mut observed = bench.observe(&observers, sampled, generated, reference)?;
         drop(bench);
         observed.page_pools = released(&observers);
         observed.tried = tried;
@@ -74,10 +77,10 @@ struct Bench {
 }
 
 /// What the devices of earlier rounds counted.
-struct Counted {
-    dispatcher: DispatcherCounts,
+pub(crate) struct Counted {
+    pub(crate) dispatcher: DispatcherCounts,
     /// For each RX queue, each possible CPU.
-    programs: Reading<Vec<Vec<Counts>>>,
+    pub(crate) programs: Reading<Vec<Vec<Counts>>>,
 }
 
 impl Default for Counted {
@@ -87,7 +90,7 @@ impl Default for Counted {
 }
 
 impl Counted {
-    fn add(&mut self, dispatcher: &DispatcherCounts, programs: Reading<Vec<Vec<Counts>>>) {
+    pub(crate) fn add(&mut self, dispatcher: &DispatcherCounts, programs: Reading<Vec<Vec<Counts>>>) {
         self.dispatcher += dispatcher;
         let before = replace(&mut self.programs, Reading::Known(Vec::new()));
         self.programs = before.and_then(|mut sum| {
@@ -169,13 +172,10 @@ impl Bench {
             cpu_shares: no_shares(),
         };
         sleep(RAMP);
-        let mut look_at = plan.rounds;
+        let mut looks = Looks::at(plan.rounds);
         for round in 0..plan.most_rounds() {
-            if round == look_at {
-                if run::is_resolved(plan, &by_round(&sampled.slices, &sampled.rounds)) {
-                    break;
-                }
-                look_at = (f64::from(look_at) * NEXT_LOOK).ceil() as u16;
+            if looks.is_resolved(plan, round, &sampled.slices, &sampled.rounds) {
+                break;
             }
             if round > 0 {
                 self.load_anew(plan, round)?;
@@ -230,7 +230,13 @@ impl Bench {
     }
 
     /// Reads every counter once no packet is under way any more.
-    fn observe(&mut self, observers: &Observers, sampled: Sampled, generated: u64) -> Result<Observed> {
+    fn observe(
+        &mut self,
+        observers: &Observers,
+        sampled: Sampled,
+        generated: u64,
+        reference: Reading<Reference>,
+    ) -> Result<Observed> {
         let mut counted = take(&mut self.retired);
         counted.add(&self.settle()?, self.device.counts());
         let Counted { dispatcher: counts, programs } = counted;
@@ -264,9 +270,10 @@ impl Bench {
             softirqs: observers.softirqs_per_cpu(),
             page_pools: Reading::not_available("the lab is still up"),
             cpu_shares: sampled.cpu_shares,
+            reference,
             xdp_mode: xdp.first().map(|attached| attached.mode).filter(|_| xdp.len() == 1),
-            lab_before: self.described.clone(),
-            lab_after: self.lab.describe()?,
+            lab_before: Some(self.described.clone()),
+            lab_after: Some(self.lab.describe()?),
             placement: self.placement.clone(),
         })
     }
@@ -286,9 +293,30 @@ impl Bench {
     }
 }
 
+/// When a run that goes on until a difference is resolved looks whether it is.
+pub(crate) struct Looks {
+    next: u16,
+}
+
+impl Looks {
+    /// The first look is after so many rounds.
+    pub(crate) fn at(rounds: u16) -> Self {
+        Self { next: rounds }
+    }
+
+    /// Whether it is time to look before `round`, and what is there is enough.
+    pub(crate) fn is_resolved(&mut self, plan: &Plan, round: u16, slices: &[Slice], rounds: &[usize]) -> bool {
+        if round != self.next {
+            return false;
+        }
+        self.next = (f64::from(self.next) * NEXT_LOOK).ceil() as u16;
+        run::is_resolved(plan, &by_round(slices, rounds))
+    }
+}
+
 /// Loads the device of a round; its programs, their places in memory and the schedule are drawn from the plan's seed.
-fn load(plan: &Plan, round: u16) -> Result<(SlicedDevice, SliceReader)> {
-    let variants = plan.variants();
+pub(crate) fn load(plan: &Plan, round: u16) -> Result<(SlicedDevice, SliceReader)> {
+    let variants = plan.loaded();
     let count = u16::try_from(variants.len()).unwrap_or(u16::MAX);
     let seed = plan.seed.wrapping_add(u64::from(round));
     let schedule = Schedule::draw(count, plan.copies, seed)?;
@@ -309,7 +337,7 @@ fn lab_spec(plan: &Plan) -> LabSpec {
     spec
 }
 
-fn sum<'a>(counts: impl IntoIterator<Item = &'a Counts>) -> Counts {
+pub(crate) fn sum<'a>(counts: impl IntoIterator<Item = &'a Counts>) -> Counts {
     counts.into_iter().fold(Counts::default(), |mut sum, counts| {
         sum += *counts;
         sum
@@ -317,7 +345,7 @@ fn sum<'a>(counts: impl IntoIterator<Item = &'a Counts>) -> Counts {
 }
 
 /// Tries each user's program on the frame, and says how many bytes of the frame have to be restored for each packet.
-fn try_objects(plan: &Plan, frame: &[u8]) -> Result<(Vec<Trial>, usize)> {
+pub(crate) fn try_objects(plan: &Plan, frame: &[u8]) -> Result<(Vec<Trial>, usize)> {
     let mut trials: Vec<Trial> = Vec::new();
     for variant in plan.variants() {
         let VariantSpec::Object(spec) = &variant else { continue };

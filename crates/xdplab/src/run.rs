@@ -4,15 +4,45 @@ use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
 
-use crate::device::VariantSpec;
+use crate::device::{Action, Operation, ProgramSpec, VariantSpec};
 use crate::error::Result;
 use crate::guard::{self, Guard};
 use crate::netlink::XdpMode;
 use crate::observed::Observed;
 use crate::packet::{FlowSpec, FrameSize};
-use crate::stats::{self, Absolute, Comparison, Level, NotEnough, Slice};
+use crate::stats::{self, Absolute, Comparison, Difference, Interval, Level, NotEnough, Slice};
 use crate::topology::Placement;
 use crate::verdict::{self, Verdict};
+
+/// How the programs are run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Engine {
+    /// Slices of live traffic through an interface's driver.
+    #[default]
+    Slices,
+    /// `BPF_PROG_TEST_RUN` of the programs alone, without a driver ([`crate::testrun`]).
+    TestRun {
+        /// The packet's first 64 bytes are not in the first level cache.
+        cold: bool,
+    },
+}
+
+/// What a test run is, in everything that is told of it.
+pub const PROGRAM_ONLY: &str = "program only, no driver";
+
+impl Engine {
+    /// Packets of a slice and packets of its warm-up: about a tenth of a millisecond, so that few slices are interrupted
+    /// and the readings of the clock do not show.
+    #[must_use]
+    pub fn slice_and_warmup_packets(self) -> (u32, u32) {
+        match self {
+            Self::Slices => (Plan::SLICE_PACKETS, Plan::WARMUP_PACKETS),
+            Self::TestRun { cold: false } => (2048, Plan::WARMUP_PACKETS),
+            Self::TestRun { cold: true } => (512, Plan::WARMUP_PACKETS),
+        }
+    }
+}
 
 /// What to compare, and how.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -23,6 +53,9 @@ pub struct Plan {
     pub baseline: VariantSpec,
     /// What is compared with the baseline.
     pub candidates: Vec<VariantSpec>,
+    /// How they are run.
+    #[serde(default)]
+    pub engine: Engine,
     /// Separately loaded copies of each variant in a round.
     pub copies: u16,
     /// Rounds, for each of which everything is loaded anew, elsewhere in memory; with one, what its copies share can't be
@@ -94,6 +127,7 @@ impl Plan {
             name: name.into(),
             baseline,
             candidates,
+            engine: Engine::Slices,
             copies: Self::COPIES,
             rounds: Self::ROUNDS,
             slice_packets: Self::SLICE_PACKETS,
@@ -114,11 +148,33 @@ impl Plan {
         }
     }
 
-    /// What is loaded, in the order of the schedule's variants: baseline, the baseline again as its own control, then the
+    /// The plan for another engine, with slices as long as that engine needs.
+    #[must_use]
+    pub fn with_engine(self, engine: Engine) -> Self {
+        let (slice_packets, warmup_packets) = engine.slice_and_warmup_packets();
+        Self { engine, slice_packets, warmup_packets, ..self }
+    }
+
+    /// What is compared, in the order of the schedule's variants: baseline, the baseline again as its own control, then the
     /// candidates.
     #[must_use]
     pub fn variants(&self) -> Vec<VariantSpec> {
         [&self.baseline, &self.baseline].into_iter().chain(&self.candidates).cloned().collect()
+    }
+
+    /// What is loaded, in the order of the schedule's variants: what is compared, and in a test run an empty program, which
+    /// tells the cost of the programs from that of what runs them.
+    #[must_use]
+    pub fn loaded(&self) -> Vec<VariantSpec> {
+        let empty = self.empty().map(|_| ProgramSpec::new(Action::Drop, Operation::Uncounted).into());
+        self.variants().into_iter().chain(empty).collect()
+    }
+
+    /// Index of the empty program in [`Self::loaded`]; none on live traffic, where a program needs its driver.
+    #[must_use]
+    pub fn empty(&self) -> Option<u16> {
+        let after_the_others = u16::try_from(self.variants().len()).unwrap_or(u16::MAX);
+        matches!(self.engine, Engine::TestRun { .. }).then_some(after_the_others)
     }
 
     /// Seconds of a round.
@@ -171,9 +227,21 @@ pub struct Case {
 pub struct Cost {
     /// The variant.
     pub variant: String,
-    /// Its cost, or why there is none.
+    /// Its cost as timed, or why there is none. In a test run that holds the loop and the dispatcher.
     #[serde(flatten)]
     pub cost: Outcome<Absolute>,
+    /// In a test run: what it costs more than an empty program, which is the program alone; absent with its reason in
+    /// `cost`, or on live traffic.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program_alone: Option<Difference>,
+}
+
+impl Cost {
+    /// The cost to show, in ns per packet: the program alone where that is known, else as timed.
+    #[must_use]
+    pub fn shown(&self) -> Option<Interval> {
+        self.program_alone.map(|alone| alone.delta).or_else(|| Some(self.cost.estimate()?.cost))
+    }
 }
 
 /// A candidate against the baseline.
@@ -273,10 +341,17 @@ pub fn analyse(plan: Plan, observed: Observed) -> Case {
     let names: Vec<String> = plan.variants().iter().map(ToString::to_string).collect();
     let rounds = observed.slices_by_round();
     let control = stats::compare_rounds(&rounds, BASELINE, CONTROL, plan.level).ok();
-    let mut guards = guard::run_guards(&observed, plan.xdp_mode, &names);
+    let mut guards = guard::run_guards(&observed, plan.engine, plan.xdp_mode, &names);
     guards.extend(control.as_ref().map(guard::control));
     let rules = Rules { level: plan.level, floor_ns: plan.floor_ns, margin_ns: plan.margin_ns };
-    let Weighed { costs, comparisons } = weigh(&rounds, &names, control.as_ref(), rules, &guard::failed(&guards));
+    let Weighed { mut costs, comparisons } = weigh(&rounds, &names, control.as_ref(), rules, &guard::failed(&guards));
+    if let Some(empty) = plan.empty() {
+        let variants = (0..).filter(|index| *index != CONTROL);
+        for (index, cost) in variants.zip(&mut costs) {
+            let alone = stats::compare_rounds(&rounds, empty, index, plan.level);
+            cost.program_alone = alone.ok().map(|alone| alone.difference);
+        }
+    }
     Case { plan, costs, control, comparisons, guards, observed }
 }
 
@@ -314,6 +389,7 @@ pub fn weigh(
         .map(|(index, name)| Cost {
             variant: name.clone(),
             cost: stats::absolute_rounds(rounds, index, rules.level).into(),
+            program_alone: None,
         })
         .collect();
     let compared: Vec<_> = (0u16..)

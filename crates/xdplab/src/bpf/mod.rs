@@ -31,8 +31,13 @@ committed!(CPUMAP, "cpumap.bpf.o", "Redirects packets to other CPUs; `bpf/cpumap
 committed!(DISPATCHER, "dispatcher.bpf.o", "Cuts traffic into slices; `bpf/dispatcher.bpf.c`.");
 committed!(DUT, "dut.bpf.o", "The programs under test; `bpf/dut.bpf.c`.");
 committed!(GENERATOR, "generator.bpf.o", "Sends live frames and sinks what comes back; `bpf/generator.bpf.c`.");
+committed!(COLD, "cold.bpf.o", "Makes packet data cold in a test run; `bpf/cold.bpf.c`.");
+committed!(REFERENCE, "reference.bpf.o", "The reference workload; `bpf/reference.bpf.c`.");
 committed!(OBSERVE, "observe.bpf.o", "Counters fed by tracepoints; `bpf/observe.bpf.c`.");
 committed!(XSK, "xsk.bpf.o", "Gives packets to AF_XDP sockets; `bpf/xsk.bpf.c`.");
+
+/// Every object.
+pub const ALL: [Committed; 8] = [COLD, CPUMAP, DISPATCHER, DUT, GENERATOR, OBSERVE, REFERENCE, XSK];
 
 /// What built the objects and the hashes of sources and objects, as committed.
 pub const MANIFEST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/objects/MANIFEST.toml"));
@@ -63,7 +68,7 @@ mod tests {
 
     #[test]
     fn the_manifest_describes_the_objects_that_are_compiled_in() {
-        for object in [CPUMAP, DISPATCHER, DUT, GENERATOR, OBSERVE, XSK] {
+        for object in ALL {
             let entry = MANIFEST.split_once(&format!("[objects.\"{}\"]", object.name)).unwrap().1;
             let hash = entry.split_once("object_sha256 = \"").unwrap().1;
             assert!(hash.starts_with(&object.sha256()), "{} differs from the manifest", object.name);
@@ -75,7 +80,7 @@ mod tests {
         use sha2::{Digest, Sha256};
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/");
         let header = std::fs::read(format!("{folder}bpf.h")).unwrap();
-        for object in [CPUMAP, DISPATCHER, DUT, GENERATOR, OBSERVE, XSK] {
+        for object in ALL {
             let source = std::fs::read(format!("{folder}{}", object.name.replace(".bpf.o", ".bpf.c"))).unwrap();
             let hash: String =
                 Sha256::digest([source, header.clone()].concat()).iter().map(|byte| format!("{byte:02x}")).collect();

@@ -13,5 +13,5 @@ pub use cpumap::{CpumapProgram, CpumapSpec, Remote, Selection, Verdicts};
 pub use object::{ObjectProgram, Tried, UserObject};
 pub use program::{Counts, DutProgram};
 pub use sliced::{Occupant, SlicedDevice};
-pub use spec::{Action, LoadMode, Operation, ProgramSpec};
+pub use spec::{Action, LoadMode, Operation, Planted, ProgramSpec};
 pub use variant::{Integer, ObjectSpec, VariantSpec};

@@ -1,5 +1,6 @@
 //! One of our programs, loaded, and the counts it keeps.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::Ebpf;
@@ -7,7 +8,7 @@ use aya::maps::{MapData, PerCpuArray};
 use aya::programs::ProgramFd;
 use serde::{Deserialize, Serialize};
 
-use super::ProgramSpec;
+use super::{Planted, ProgramSpec};
 use crate::bpf;
 use crate::error::{Error, Result};
 
@@ -62,15 +63,14 @@ impl DutProgram {
     }
 
     fn load_as(spec: ProgramSpec, rx_queues: u32, without_frags: bool) -> Result<Self> {
-        let mut object = bpf::load(
-            bpf::DUT,
-            &bpf::Object {
-                globals: [("action", spec.action.code()), ("extra_mul", spec.extra_mul)].into(),
-                map_entries: [("rx_counts", rx_queues)].into(),
-                without_frags,
-                ..bpf::Object::default()
-            },
-        )?;
+        let mut map_entries = BTreeMap::from([("rx_counts", rx_queues)]);
+        if spec.planted != Some(Planted::Touch) {
+            map_entries.insert("touched", 1);
+        }
+        let mut globals = BTreeMap::from(Planted::globals(spec.planted));
+        globals.insert("action", spec.action.code());
+        let mut object =
+            bpf::load(bpf::DUT, &bpf::Object { globals, map_entries, without_frags, ..bpf::Object::default() })?;
         let fd = bpf::program(&mut object, spec.function())?
             .fd()
             .and_then(|fd| Ok(fd.try_clone()?))

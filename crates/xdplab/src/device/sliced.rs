@@ -1,6 +1,6 @@
 //! The dispatcher with all copies of all variants behind it.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 
 use aya::Ebpf;
 use aya::maps::{Array, MapData, ProgramArray, RingBuf};
@@ -123,12 +123,19 @@ impl SlicedDevice {
     /// # Errors
     /// Never after a successful load.
     pub fn fd(&self) -> Result<BorrowedFd<'_>> {
-        use std::os::fd::AsFd;
+        Ok(self.program_fd()?.as_fd())
+    }
+
+    /// The dispatcher, to put it into a table of programs.
+    ///
+    /// # Errors
+    /// Never after a successful load.
+    pub fn program_fd(&self) -> Result<&ProgramFd> {
         let missing = |why: String| Error::invalid("open the dispatcher", why);
         let program = self.object.program("dispatch").ok_or_else(|| missing("it is not in its object".into()))?;
         let program: &Xdp =
             program.try_into().map_err(|error: aya::programs::ProgramError| missing(error.to_string()))?;
-        Ok(program.fd().map_err(|error| missing(error.to_string()))?.as_fd())
+        program.fd().map_err(|error| missing(error.to_string()))
     }
 
     /// What all programs counted together: for each RX queue, each possible CPU; or why one of them did not count.

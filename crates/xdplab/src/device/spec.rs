@@ -42,6 +42,8 @@ impl fmt::Display for Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
+    /// Nothing but the verdict; the packet is not even counted.
+    Uncounted,
     /// Packet memory is not touched.
     NoTouch,
     /// The EtherType is read, which brings the first cache line of the packet in.
@@ -72,30 +74,85 @@ pub struct ProgramSpec {
     pub operation: Operation,
     /// How it reaches the packet.
     pub load_mode: LoadMode,
-    /// Dependent 64-bit multiplications added to each packet, 0 to 16: a planted cost for testing the instrument.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub extra_mul: u32,
+    /// A cost planted for testing the instrument.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub planted: Option<Planted>,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants a function of a reference")]
-fn is_zero(number: &u32) -> bool {
-    *number == 0
+/// A planted cost (`planted_cost` in `bpf/dut.bpf.c`): a chain of dependent instructions from a random number to three
+/// branches, of which one at least is predicted wrongly 7 times out of 8 and waits for the chain. Every planted program has
+/// chain and branches, so compare planted programs with each other: `mul=0` is their baseline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Planted {
+    /// Dependent 64-bit multiplications in the chain, 0 to 16, of 7/8 of 3 to 4 clock cycles each.
+    Mul(u32),
+    /// Dependent additions in the chain, 0 to 8, of 7/8 of a clock cycle each.
+    Add(u32),
+    /// The chain waits for a cache line out of 64 KiB, which is not in the first level cache as a rule.
+    Touch,
+    /// The chain waits for a key to be looked up in an empty hash map.
+    Lookup,
+}
+
+impl Planted {
+    /// The most multiplications.
+    const MAX_MUL: u32 = 16;
+    /// The most additions.
+    const MAX_ADD: u32 = 8;
+
+    /// The globals of `bpf/dut.bpf.c`, which are 0 for what is not planted.
+    pub(crate) fn globals(planted: Option<Self>) -> [(&'static str, u32); 5] {
+        let count = |of: fn(Self) -> Option<u32>| planted.and_then(of).unwrap_or(0);
+        let is = |what: Self| u32::from(planted == Some(what));
+        [
+            ("planted", u32::from(planted.is_some())),
+            ("extra_mul", count(|planted| if let Self::Mul(count) = planted { Some(count) } else { None })),
+            ("extra_add", count(|planted| if let Self::Add(count) = planted { Some(count) } else { None })),
+            ("extra_touch", is(Self::Touch)),
+            ("extra_lookup", is(Self::Lookup)),
+        ]
+    }
+
+    /// Reads what [`fmt::Display`] writes; `None` if it is something else.
+    fn parse(text: &str) -> Option<Result<Self, String>> {
+        let count = |number: &str, what: &str, most: u32| {
+            let count = number.parse().ok().filter(|count| *count <= most);
+            count.ok_or_else(|| format!("{what} takes 0 to {most}, not `{number}`"))
+        };
+        match text.split_once('=') {
+            Some(("mul", number)) => Some(count(number, "mul", Self::MAX_MUL).map(Self::Mul)),
+            Some(("add", number)) => Some(count(number, "add", Self::MAX_ADD).map(Self::Add)),
+            _ if text == "touch" => Some(Ok(Self::Touch)),
+            _ if text == "lookup" => Some(Ok(Self::Lookup)),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Planted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Mul(count) => write!(f, "mul={count}"),
+            Self::Add(count) => write!(f, "add={count}"),
+            Self::Touch => write!(f, "touch"),
+            Self::Lookup => write!(f, "lookup"),
+        }
+    }
 }
 
 impl ProgramSpec {
-    /// The most multiplications that a program can be made to add.
-    pub const MAX_EXTRA_MUL: u32 = 16;
-
     /// A program with direct packet access and nothing planted.
     #[must_use]
     pub fn new(action: Action, operation: Operation) -> Self {
-        Self { action, operation, load_mode: LoadMode::Dpa, extra_mul: 0 }
+        Self { action, operation, load_mode: LoadMode::Dpa, planted: None }
     }
 
     /// The name of the program's function in `bpf/dut.bpf.c`.
     #[must_use]
     pub(crate) fn function(&self) -> &'static str {
         match (self.operation, self.load_mode) {
+            (Operation::Uncounted, _) => "uncounted",
             (Operation::NoTouch, _) => "no_touch",
             (Operation::ReadData, LoadMode::Dpa) => "read_data",
             (Operation::ReadData, LoadMode::LoadBytes) => "read_data_load",
@@ -117,10 +174,7 @@ impl fmt::Display for ProgramSpec {
         if self.load_mode != LoadMode::Dpa {
             write!(f, ":{}", name_of(&self.load_mode))?;
         }
-        if self.extra_mul > 0 {
-            write!(f, ":mul={}", self.extra_mul)?;
-        }
-        Ok(())
+        self.planted.map_or(Ok(()), |planted| write!(f, ":{planted}"))
     }
 }
 
@@ -130,23 +184,20 @@ impl FromStr for ProgramSpec {
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = |why: String| {
             Error::usage(format!("read the program specification `{text}`"), why)
-                .remedy("write ACTION:OPERATION[:load-bytes][:mul=N], such as drop:read-data")
+                .remedy("write ACTION:OPERATION[:load-bytes][:mul=N|add=N|touch|lookup], such as drop:read-data")
         };
         let mut parts = text.split(':');
         let action = parse_name(parts.next(), "action").map_err(&wrong)?;
         let operation = parse_name(parts.next(), "operation").map_err(&wrong)?;
         let mut spec = Self::new(action, operation);
         for part in parts {
-            match part.strip_prefix("mul=") {
-                Some(number) => {
-                    spec.extra_mul = number
-                        .parse()
-                        .ok()
-                        .filter(|number| *number <= Self::MAX_EXTRA_MUL)
-                        .ok_or_else(|| wrong(format!("mul takes 0 to {}, not `{number}`", Self::MAX_EXTRA_MUL)))?;
-                }
+            match Planted::parse(part) {
+                Some(planted) => spec.planted = Some(planted.map_err(&wrong)?),
                 None => spec.load_mode = parse_name(Some(part), "load mode").map_err(&wrong)?,
             }
+        }
+        if spec.operation == Operation::Uncounted && spec.planted.is_some() {
+            return Err(wrong("uncounted does nothing, so nothing is planted there".into()));
         }
         Ok(spec)
     }
@@ -166,7 +217,9 @@ mod tests {
 
     #[test]
     fn a_specification_reads_back_as_it_was_written() {
-        for text in ["drop:no-touch", "tx:swap-macs:load-bytes", "pass:parse-ip", "drop:no-touch:mul=2"] {
+        for text in
+            ["drop:no-touch", "tx:swap-macs:load-bytes", "pass:parse-ip", "drop:no-touch:mul=2", "drop:no-touch:touch"]
+        {
             assert_eq!(text.parse::<ProgramSpec>().unwrap().to_string(), text);
         }
     }
@@ -177,6 +230,8 @@ mod tests {
         assert!(error("frob:no-touch").contains("no action `frob`, only drop, pass, tx"));
         assert!(error("drop").contains("the operation is missing"));
         assert!(error("drop:no-touch:mul=17").contains("mul takes 0 to 16, not `17`"));
+        assert!(error("drop:no-touch:add=-1").contains("add takes 0 to 8, not `-1`"));
+        assert!(error("drop:uncounted:touch").contains("nothing is planted there"));
         assert!(error("drop:no-touch:load-byte").contains("only dpa, load-bytes"));
     }
 }

@@ -3,8 +3,9 @@
 use super::Guard;
 use crate::netlink::XdpMode;
 use crate::observe::Pages;
-use crate::observed::Observed;
+use crate::observed::{Ledger, Observed};
 use crate::reading::Reading;
+use crate::run::{Engine, PROGRAM_ONLY};
 use crate::stats::Comparison;
 use crate::topology::Placement;
 
@@ -17,8 +18,19 @@ const STEAL_WARN: f64 = 0.05;
 
 /// Checks everything that was observed, except the statistics.
 #[must_use]
-pub fn run_guards(observed: &Observed, asked_mode: XdpMode, variants: &[String]) -> Vec<Guard> {
-    let mut guards = vec![
+pub fn run_guards(observed: &Observed, engine: Engine, asked_mode: XdpMode, variants: &[String]) -> Vec<Guard> {
+    let mut guards = match engine {
+        Engine::Slices => traffic_guards(observed, asked_mode),
+        Engine::TestRun { .. } => program_guards(observed),
+    };
+    guards.extend([steal(observed), enough_slices(observed, variants)]);
+    guards.extend(lost_slices(observed));
+    guards.extend(interrupted(observed));
+    guards
+}
+
+fn traffic_guards(observed: &Observed, asked_mode: XdpMode) -> Vec<Guard> {
+    vec![
         single_rx_queue(observed),
         one_of("one-cpu", "CPU", &observed.cpu_packets),
         placement_unchanged(observed),
@@ -27,13 +39,32 @@ pub fn run_guards(observed: &Observed, asked_mode: XdpMode, variants: &[String])
         aborted(observed),
         ledger(observed),
         page_pool(observed),
-        steal(observed),
         settings_unchanged(observed),
-        enough_slices(observed, variants),
-    ];
-    guards.extend(lost_slices(observed));
-    guards.extend(interrupted(observed));
-    guards
+    ]
+}
+
+fn program_guards(observed: &Observed) -> Vec<Guard> {
+    let without = |id| Guard::not_applicable(id, PROGRAM_ONLY);
+    vec![
+        without("single-rx-queue"),
+        one_of("one-cpu", "CPU", &observed.cpu_packets),
+        placement_unchanged(observed),
+        without("napi-saturated"),
+        without("xdp-mode"),
+        aborted_alone(observed),
+        runs_counted(&observed.ledger),
+        without("page-pool"),
+        without("settings"),
+    ]
+}
+
+/// Programs run alone must have run as often as the kernel was asked to run them.
+fn runs_counted(ledger: &Ledger) -> Guard {
+    let value = format!("{} asked for, {} run", ledger.generated, ledger.received);
+    if ledger.generated == ledger.received {
+        return Guard::pass("ledger", value, "the dispatcher counted every run");
+    }
+    Guard::fail("ledger", value, "the dispatcher missed runs, or saw others", "report this: it should not happen")
 }
 
 /// Checks baseline against itself.
@@ -54,9 +85,10 @@ pub fn control(control: &Comparison) -> Guard {
 
 fn single_rx_queue(observed: &Observed) -> Guard {
     const ID: &str = "single-rx-queue";
+    let after = observed.lab_after.as_ref();
     match &observed.rx_queue_packets {
         Reading::Known(packets) => one_of(ID, "RX queue", packets),
-        Reading::NotAvailable { .. } if observed.lab_after.dut.rx_queues == Some(1) => {
+        Reading::NotAvailable { .. } if after.is_some_and(|lab| lab.dut.rx_queues == Some(1)) => {
             Guard::pass(ID, "RX queue 0", "the device has one RX queue")
         }
         Reading::NotAvailable { why } => {
@@ -88,7 +120,7 @@ fn placement_unchanged(observed: &Observed) -> Guard {
     let elsewhere = observed.slices.iter().filter(|slice| slice.cpu != planned).count();
     let value = format!("{elsewhere} of {} slices off CPU {planned}", observed.slices.len());
     if elsewhere == 0 {
-        return Guard::pass("placement", value, format!("{}, as planned", observed.placement.placement));
+        return Guard::pass("placement", value, format!("the device ran on CPU {planned}, as planned"));
     }
     Guard::fail(
         "placement",
@@ -174,6 +206,35 @@ fn aborted(observed: &Observed) -> Guard {
             "use a kernel with these tracepoints",
         ),
     }
+}
+
+/// Without a driver nothing acts on an abort, so that there is the programs' own count, and of a user's program what it
+/// returned when it was tried.
+fn aborted_alone(observed: &Observed) -> Guard {
+    const ID: &str = "no-aborted";
+    const REMEDY: &str = "aborted runs did not take the measured path; fix the program or the frames";
+    let tried = observed.tried.iter().find(|trial| trial.returns.known().is_some_and(|action| action == "XDP_ABORTED"));
+    if let Some(trial) = tried {
+        return Guard::fail(ID, "all runs", format!("{} returns XDP_ABORTED", trial.variant), REMEDY);
+    }
+    let missing = observed.packets_without_program;
+    let aborted = match &observed.ledger.aborted {
+        Reading::Known(aborted) => *aborted,
+        Reading::NotAvailable { why } if missing == 0 => {
+            return Guard::warn(
+                ID,
+                "not available",
+                why.clone(),
+                "compare on live traffic, where the kernel counts aborts",
+            );
+        }
+        Reading::NotAvailable { .. } => 0,
+    };
+    let value = format!("{} runs", aborted + missing);
+    if aborted + missing == 0 {
+        return Guard::pass(ID, value, "no XDP_ABORTED, by the programs' own count");
+    }
+    Guard::fail(ID, value, format!("{aborted} aborted by programs, {missing} without a program"), REMEDY)
 }
 
 fn counts(reading: &Reading<std::collections::BTreeMap<String, u64>>) -> String {
@@ -266,7 +327,9 @@ fn steal(observed: &Observed) -> Guard {
 }
 
 fn settings_unchanged(observed: &Observed) -> Guard {
-    let (before, after) = (&observed.lab_before, &observed.lab_after);
+    let (Some(before), Some(after)) = (&observed.lab_before, &observed.lab_after) else {
+        return Guard::not_applicable("settings", "the run had no lab");
+    };
     let value =
         format!("MTU {}, {} RX queues", after.dut.mtu, after.dut.rx_queues.map_or("?".into(), |n| n.to_string()));
     if before == after {

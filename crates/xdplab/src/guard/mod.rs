@@ -11,8 +11,10 @@ pub use checks::{MIN_SLICES, control, run_guards};
 
 /// What a guard found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "snake_case")]
 pub enum Outcome {
+    /// There is nothing to check in this kind of run.
+    NotApplicable,
     /// As it should be.
     Pass,
     /// Worth knowing; the verdict stands.
@@ -48,6 +50,12 @@ impl Guard {
             reason: reason.into(),
             remedy: String::new(),
         }
+    }
+
+    /// A check of something that this kind of run does not have.
+    #[must_use]
+    pub fn not_applicable(id: &str, reason: impl Into<String>) -> Self {
+        Self { outcome: Outcome::NotApplicable, ..Self::pass(id, "", reason) }
     }
 
     /// A check that found something worth knowing.

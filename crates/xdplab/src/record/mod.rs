@@ -57,16 +57,13 @@ impl Record {
     /// The record of a run that begins now.
     #[must_use]
     pub fn begin(environment: Environment, argv: Vec<String>) -> Self {
-        use crate::bpf::{DISPATCHER, DUT, GENERATOR, OBSERVE};
         Self {
             schema: SCHEMA.into(),
             tool: Tool {
                 name: "xdplab".into(),
                 version: env!("CARGO_PKG_VERSION").into(),
                 argv,
-                bpf_objects_sha256: [DISPATCHER, DUT, GENERATOR, OBSERVE]
-                    .map(|object| (object.name.to_owned(), object.sha256()))
-                    .into(),
+                bpf_objects_sha256: crate::bpf::ALL.map(|object| (object.name.to_owned(), object.sha256())).into(),
             },
             started: now(),
             stopped: None,

@@ -7,7 +7,8 @@ use crate::host::Environment;
 use crate::observed::Trial;
 use crate::packet::FrameLengths;
 use crate::reading::Reading;
-use crate::run::{Case, Compared, Cost};
+use crate::reference::Reference;
+use crate::run::{Case, Compared, Cost, Engine, PROGRAM_ONLY};
 use crate::stats::{Comparison, Interval, Level};
 use crate::units::Nanos;
 use crate::verdict::{Reason, Verdict};
@@ -15,7 +16,7 @@ use crate::verdict::{Reason, Verdict};
 /// Environment, set-up, table, guards and the resolution reached.
 #[must_use]
 pub fn case_text(environment: &Environment, case: &Case) -> String {
-    let mut text = format!("{}\n{}\n{}\n", environment.one_line(), set_up(case), special(case));
+    let mut text = format!("{}\n{}\n{}\n{}\n", environment.one_line(), set_up(case), reference(case), special(case));
     text += &table(case);
     text += "\n";
     text += &control_line(case.control.as_ref(), &case.plan.baseline.to_string());
@@ -31,7 +32,7 @@ pub fn case_text(environment: &Environment, case: &Case) -> String {
     text
 }
 
-/// One line about the lab and the traffic.
+/// One line about the engine, the lab and the traffic.
 fn set_up(case: &Case) -> String {
     let plan = &case.plan;
     let size = match plan.size.lengths(&plan.flow) {
@@ -39,13 +40,28 @@ fn set_up(case: &Case) -> String {
         Err(_) => "frames of unknown size".into(),
     };
     let flows = if plan.flows == 1 { String::new() } else { format!(" of {} flows", plan.flows) };
-    let driver = &case.observed.lab_after.dut.driver.driver;
+    let engine = match plan.engine {
+        Engine::Slices => {
+            let driver = case.observed.lab_after.as_ref().map_or("no driver", |lab| &lab.dut.driver.driver);
+            format!(
+                "{driver}, {} XDP, {}, {size}{flows}, MTU {}, {}",
+                plan.xdp_mode,
+                count(plan.queues, "RX queue", "RX queues"),
+                plan.mtu,
+                plan.placement
+            )
+        }
+        Engine::TestRun { cold } => {
+            let data = if cold { "cold (its first 64 bytes not in the first level cache)" } else { "warm" };
+            format!(
+                "{PROGRAM_ONLY} (BPF_PROG_TEST_RUN on CPU {}), packet data {data}, {size}; ns/packet is what a program \
+                 costs more than an empty one",
+                plan.placement.dut_cpu()
+            )
+        }
+    };
     format!(
-        "{driver}, {} XDP, {}, {size}{flows}, MTU {}, {}; {} of {} of each variant, slices of {} packets, {:.1} s, seed {}",
-        plan.xdp_mode,
-        count(plan.queues, "RX queue", "RX queues"),
-        plan.mtu,
-        plan.placement,
+        "{engine}; {} of {} of each variant, slices of {} packets, {:.1} s, seed {}",
         count(plan.rounds, "round", "rounds"),
         count(plan.copies, "copy", "copies"),
         plan.slice_packets,
@@ -57,6 +73,20 @@ fn set_up(case: &Case) -> String {
 /// A number and what it counts.
 fn count(number: u16, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
+}
+
+/// One line about the clock: the reference workload.
+fn reference(case: &Case) -> String {
+    let reference = match &case.observed.reference {
+        Reading::Known(Reference { before, after }) => format!(
+            "{:.1} ns before, {:.1} ns after (median deviation {:.1})",
+            before.median_ns,
+            after.median_ns,
+            before.mad_ns.max(after.mad_ns)
+        ),
+        Reading::NotAvailable { why } => format!("not available ({why})"),
+    };
+    format!("reference workload, 1000 dependent multiplications: {reference}")
 }
 
 /// Lines about what a run with users' programs or with programs that send back has beyond the others.
@@ -87,10 +117,12 @@ fn special(case: &Case) -> String {
 }
 
 fn table(case: &Case) -> String {
-    cost_table("variant", "ns/packet", "Mpps", case.plan.level, &case.costs, &case.comparisons)
+    let rate = if case.plan.engine == Engine::Slices { "Mpps" } else { "" };
+    cost_table("variant", "ns/packet", rate, case.plan.level, &case.costs, &case.comparisons)
 }
 
-/// Costs, the first of which is the baseline's, and the differences of the others from it.
+/// Costs, the first of which is the baseline's, and the differences of the others from it; without a name for the rate, no
+/// rates.
 pub(super) fn cost_table(
     what: &str,
     unit: &str,
@@ -103,8 +135,9 @@ pub(super) fn cost_table(
     let header = [what, unit, &interval, rate, "Δ ns", &interval, "Δ %", "verdict"];
     let (baseline, candidates) = costs.split_at(costs.len().min(1));
     let baseline = baseline.first();
-    let mut rows: Vec<_> = baseline.map(|cost| row(cost, baseline, None)).into_iter().collect();
-    rows.extend(candidates.iter().zip(comparisons).map(|(cost, compared)| row(cost, baseline, Some(compared))));
+    let mut rows: Vec<_> = baseline.map(|cost| row(cost, baseline, None, !rate.is_empty())).into_iter().collect();
+    let compared = candidates.iter().zip(comparisons);
+    rows.extend(compared.map(|(cost, compared)| row(cost, baseline, Some(compared), !rate.is_empty())));
     aligned(&header, &[0, 7], rows)
 }
 
@@ -119,11 +152,11 @@ pub(super) fn aligned(header: &[&str], left: &[usize], rows: Vec<Vec<String>>) -
     table.trim_fmt() + "\n"
 }
 
-fn row(cost: &Cost, baseline: Option<&Cost>, compared: Option<&Compared>) -> Vec<String> {
-    let absolute = cost.cost.estimate().map(|absolute| absolute.cost);
+fn row(cost: &Cost, baseline: Option<&Cost>, compared: Option<&Compared>, has_rate: bool) -> Vec<String> {
+    let absolute = cost.shown();
     let ns = absolute.map_or("n/a".into(), |cost| format!("{:.2}", cost.estimate));
     let interval = absolute.map_or(String::new(), |cost| format!("[{:.2}, {:.2}]", cost.low, cost.high));
-    let rate = absolute.and_then(|cost| Nanos(cost.estimate).to_rate());
+    let rate = absolute.filter(|_| has_rate).and_then(|cost| Nanos(cost.estimate).to_rate());
     let rate = rate.map_or(String::new(), |rate| format!("{:.2}", rate.mpps()));
     let mut row = vec![cost.variant.clone(), ns, interval, rate];
     let Some(compared) = compared else {
@@ -133,7 +166,7 @@ fn row(cost: &Cost, baseline: Option<&Cost>, compared: Option<&Compared>) -> Vec
     match compared.comparison.estimate() {
         Some(comparison) => {
             let delta = &comparison.difference.delta;
-            let base = baseline.and_then(|cost| Some(cost.cost.estimate()?.cost.estimate));
+            let base = baseline.and_then(Cost::shown).map(|base| base.estimate);
             row.push(format!("{:+.2}", delta.estimate));
             row.push(format!("[{:+.2}, {:+.2}]", delta.low, delta.high));
             row.push(base.map_or(String::new(), |base| format!("{:+.1}", 100.0 * delta.estimate / base)));
@@ -200,6 +233,7 @@ pub(super) fn why_inconclusive(variant: &str, verdict: &Verdict) -> String {
 fn guards(guards: &[Guard]) -> String {
     let row = |guard: &Guard| {
         let outcome = match guard.outcome {
+            GuardOutcome::NotApplicable => "n/a",
             GuardOutcome::Pass => "pass",
             GuardOutcome::Warn => "WARN",
             GuardOutcome::Fail => "FAIL",

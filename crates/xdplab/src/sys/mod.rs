@@ -1,5 +1,6 @@
 //! System calls that no crate wraps, and the unsafe code they need.
 
+pub(crate) mod affinity;
 pub(crate) mod bpf;
 pub mod ethtool;
 pub mod interrupt;

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use rand::{RngExt as _, SeedableRng as _};
 use rand_pcg::Pcg64Mcg;
 use xdplab::Result;
-use xdplab::device::{Action, Operation, ProgramSpec, VariantSpec};
+use xdplab::device::{Action, Operation, Planted, ProgramSpec, VariantSpec};
 use xdplab::host::{CpuShares, Environment};
 use xdplab::observe::{NapiPolls, PagePools, Pages, Softirqs, Xmit};
 use xdplab::observed::{Ledger, Observed};
 use xdplab::packet::MacAddr;
 use xdplab::reading::Reading;
+use xdplab::reference::{Reference, Timing};
 use xdplab::run::{Plan, Progress, Rig};
 use xdplab::sample::Schedule;
 use xdplab::stats::Slice;
@@ -112,7 +113,7 @@ impl Model {
             .map(|(variant, spec)| {
                 let control_ns = if variant == 1 { self.control_ns } else { 0.0 };
                 let VariantSpec::Builtin(spec) = spec else { panic!("{spec} has no known cost") };
-                let cost = self.base_ns + self.mul_ns * f64::from(spec.extra_mul) + control_ns;
+                let cost = self.base_ns + self.mul_ns * f64::from(multiplications(*spec)) + control_ns;
                 (0..plan.copies).map(|_| cost + self.layout_sd_ns * normal(&mut random)).collect()
             })
             .collect();
@@ -155,6 +156,9 @@ fn normal(random: &mut Pcg64Mcg) -> f64 {
     let radius = (-2.0 * (1.0 - random.random::<f64>()).ln()).sqrt();
     radius * (std::f64::consts::TAU * random.random::<f64>()).cos()
 }
+
+/// What the reference workload takes on the simulated machine.
+const REFERENCE: Timing = Timing { median_ns: 1000.0, mad_ns: 0.5 };
 
 /// Everything that a faultless lab would show beside these slices.
 fn observed(plan: &Plan, slices: Vec<Slice>, rounds: Vec<usize>, seconds: f64) -> Observed {
@@ -201,8 +205,9 @@ fn observed(plan: &Plan, slices: Vec<Slice>, rounds: Vec<usize>, seconds: f64) -
         page_pools: Reading::Known(PagePools { device: pages(256), generator: pages(generated / 20) }),
         cpu_shares: Reading::Known((0..).zip(vec![Reading::Known(shares); CPUS]).collect()),
         xdp_mode: Some(plan.xdp_mode),
-        lab_before: lab.clone(),
-        lab_after: lab,
+        reference: Reading::Known(Reference { before: REFERENCE, after: REFERENCE }),
+        lab_before: Some(lab.clone()),
+        lab_after: Some(lab),
         placement: PlacementState {
             placement: plan.placement,
             napi_ids: Reading::Known(vec![8193]),
@@ -248,8 +253,16 @@ pub(crate) fn environment() -> Environment {
 }
 
 /// `XDP_DROP` with this many planted multiplications; the operation is for telling candidates apart.
-pub(crate) fn program(operation: Operation, extra_mul: u32) -> VariantSpec {
-    ProgramSpec { extra_mul, ..ProgramSpec::new(Action::Drop, operation) }.into()
+pub(crate) fn program(operation: Operation, multiplications: u32) -> VariantSpec {
+    let planted = (multiplications > 0).then_some(Planted::Mul(multiplications));
+    ProgramSpec { planted, ..ProgramSpec::new(Action::Drop, operation) }.into()
+}
+
+fn multiplications(spec: ProgramSpec) -> u32 {
+    match spec.planted {
+        Some(Planted::Mul(count)) => count,
+        _ => 0,
+    }
 }
 
 /// A plan of half a simulated second in `same` placement; a baseline without multiplications.

@@ -10,7 +10,7 @@ use xdplab::observe::NapiPolls;
 use xdplab::observed::Observed;
 use xdplab::reading::Reading;
 use xdplab::run::{Case, Plan};
-use xdplab::topology::Placement;
+use xdplab::topology::{LabDescription, Placement};
 use xdplab::verdict::{Reason, Verdict};
 
 use crate::common::{FakeRig, Model, plan, program};
@@ -268,12 +268,16 @@ fn a_hypervisor_that_takes_time_away() {
     planted(&same(), unknown, "steal", Outcome::Warn, "no /proc");
 }
 
+fn lab_after(observed: &mut Observed) -> &mut LabDescription {
+    observed.lab_after.as_mut().unwrap()
+}
+
 #[test]
 fn settings_that_changed_during_the_run() {
     for spoil in [
-        (|observed: &mut Observed| observed.lab_after.dut.mtu = 9000) as fn(&mut Observed),
-        |observed| observed.lab_after.dut.features_on.push("rx-gro".into()),
-        |observed| observed.lab_after.generator.rx_queues = Some(4),
+        (|observed: &mut Observed| lab_after(observed).dut.mtu = 9000) as fn(&mut Observed),
+        |observed| lab_after(observed).dut.features_on.push("rx-gro".into()),
+        |observed| lab_after(observed).generator.rx_queues = Some(4),
     ] {
         planted(&same(), spoil, "settings", Outcome::Fail, "changed during the run");
     }

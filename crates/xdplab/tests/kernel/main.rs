@@ -17,6 +17,7 @@ mod live;
 mod measurement;
 mod observers;
 mod support;
+mod testrun;
 mod topology;
 
 use std::process::ExitCode;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         live::tests(),
         measurement::tests(),
         observers::tests(),
+        testrun::tests(),
         topology::tests(),
     ];
     let tests = tests.into_iter().flatten().collect();
