@@ -76,33 +76,31 @@ pub fn compare(
     floor_ns: f64,
     margin_ns: Option<f64>,
 ) -> Result<Vec<Across>> {
-    let names =
-        |records: &[Record]| -> Vec<String> { variants(records).into_iter().map(|variant| variant.name).collect() };
-    let (before, after) = (boots(baseline), boots(candidate));
-    let common: Vec<String> = names(baseline)
-        .into_iter()
-        .filter(|name| [&before, &after].iter().all(|side| side.contains_key(name)))
-        .collect();
-    if common.is_empty() {
-        let list = |records| names(records).join(", ");
+    let labelled = [baseline, candidate].into_iter().any(|records| labels(records).len() > 1);
+    let (before, after) = (variants(baseline, labelled), variants(candidate, labelled));
+    let by_name: BTreeMap<&str, &Variant<'_>> = after.iter().map(|variant| (variant.name.as_str(), variant)).collect();
+    let pairs: Vec<(&Variant<'_>, &Variant<'_>)> =
+        before.iter().filter_map(|variant| Some((variant, *by_name.get(variant.name.as_str())?))).collect();
+    if pairs.is_empty() {
         return Err(Error::usage(
             "compare the records",
-            format!("they have no variant in common: [{}] and [{}]", list(baseline), list(candidate)),
+            format!("they have no variant in common: [{}] and [{}]", list(&before), list(&after)),
         ));
     }
     let failed = failed_guards(baseline.iter().chain(candidate));
-    Ok(common
+    Ok(pairs
         .into_iter()
-        .map(|variant| {
-            let (baseline_ns, candidate_ns) = (before[&variant].clone(), after[&variant].clone());
+        .map(|(before, after)| {
+            let (baseline_ns, candidate_ns) = (before.boots(), after.boots());
             let comparison = stats::compare_units(&baseline_ns, &candidate_ns, level);
-            let imported = imported_sides(baseline, candidate, &variant);
+            let imported = before.imported_side().zip(after.imported_side()).map(<[ImportedSide; 2]>::from);
             let verdict = match (&imported, &comparison) {
                 (Some(sides), _) => one_run_a_side(sides),
                 (None, Ok(comparison)) => verdict::decide_units(comparison, None, floor_ns, margin_ns, &failed),
                 (None, Err(reason)) => verdict::not_enough(reason, &failed),
             };
             let delta_ns = mean(&candidate_ns) - mean(&baseline_ns);
+            let variant = before.name.clone();
             Across { variant, baseline_ns, candidate_ns, delta_ns, comparison: comparison.into(), verdict, imported }
         })
         .collect())
@@ -112,77 +110,79 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-/// A variant and its costs, each with the record it comes from.
+/// A variant and its costs.
+#[derive(Default)]
 struct Variant<'a> {
     name: String,
-    costs: Vec<(usize, f64)>,
+    /// The costs in each boot. Records that do not know their boot count as one boot together.
+    by_boot: BTreeMap<Option<&'a str>, Vec<f64>>,
+    /// Whether it was measured here in any record.
+    measured: bool,
     imported: Vec<(&'a Imported, &'a Series, Cost)>,
 }
 
-/// Every variant with a cost, in the order in which they come up.
-fn variants(records: &[Record]) -> Vec<Variant<'_>> {
+impl Variant<'_> {
+    fn boots(&self) -> Vec<f64> {
+        self.by_boot.values().map(|costs| mean(costs)).collect()
+    }
+
+    /// What was imported of it, if all of it was.
+    fn imported_side(&self) -> Option<ImportedSide> {
+        let (_, series, _) = self.imported.first().filter(|_| !self.measured)?;
+        let costs = || self.imported.iter().map(|(_, _, cost)| cost);
+        let spreads: Option<Vec<Spread>> = costs().map(|cost| cost.spread).collect();
+        Some(ImportedSide {
+            labels: self.imported.iter().map(|(block, _, _)| block.title().to_owned()).collect(),
+            figure: series.figure().filter(|_| self.imported.len() == 1),
+            unit: series.unit,
+            rounding_ns: costs().map(|cost| cost.rounding_ns).fold(0.0, f64::max),
+            spread: spreads.and_then(|spreads| spreads.into_iter().reduce(Spread::and)),
+        })
+    }
+}
+
+fn labels(records: &[Record]) -> BTreeSet<&str> {
+    records.iter().flat_map(|record| &record.imported).map(|block| block.label.as_str()).collect()
+}
+
+/// The names of the first variants.
+fn list(variants: &[Variant<'_>]) -> String {
+    const SHOWN: usize = 20;
+    let mut names: Vec<&str> = variants.iter().map(|variant| variant.name.as_str()).take(SHOWN).collect();
+    if variants.len() > SHOWN {
+        names.push("…");
+    }
+    names.join(", ")
+}
+
+/// Every variant with a cost, in the order in which they come up. Imported ones are called by what they are of, after
+/// their label where they are `labelled`.
+fn variants(records: &[Record], labelled: bool) -> Vec<Variant<'_>> {
+    let mut places: BTreeMap<String, usize> = BTreeMap::new();
     let mut variants: Vec<Variant<'_>> = Vec::new();
-    let mut add = |name: String, index: usize, ns: f64, imported| {
-        let found = variants.iter().position(|variant| variant.name == name);
-        let place = found.unwrap_or_else(|| {
-            variants.push(Variant { name, costs: Vec::new(), imported: Vec::new() });
-            variants.len() - 1
+    for record in records {
+        let boot = record.environment.boot_id.known().map(String::as_str);
+        let measured = record
+            .cases
+            .iter()
+            .flat_map(|case| &case.costs)
+            .filter_map(|cost| Some((cost.variant.clone(), cost.cost.estimate()?.cost.estimate, None)));
+        let series = record.imported.iter().flat_map(|block| block.series.iter().map(move |series| (block, series)));
+        let imported = series.filter_map(|(block, series)| {
+            let name = if labelled { format!("{}: {}", block.title(), series.name()) } else { series.name() };
+            Some((name, series.cost?.ns, Some((block, series, series.cost?))))
         });
-        variants[place].costs.push((index, ns));
-        variants[place].imported.extend(imported);
-    };
-    // Results under one label are called by what they are of; the label tells them apart only where there are several.
-    let labels: BTreeSet<&str> =
-        records.iter().flat_map(|record| &record.imported).map(|block| block.label.as_str()).collect();
-    for (index, record) in records.iter().enumerate() {
-        for cost in record.cases.iter().flat_map(|case| &case.costs) {
-            let Some(absolute) = cost.cost.estimate() else { continue };
-            add(cost.variant.clone(), index, absolute.cost.estimate, None);
-        }
-        for (block, series) in record.imported.iter().flat_map(|block| block.series.iter().map(move |one| (block, one)))
-        {
-            let Some(cost) = series.cost else { continue };
-            let name = if labels.len() > 1 { format!("{}: {}", block.title(), series.name()) } else { series.name() };
-            add(name, index, cost.ns, Some((block, series, cost)));
+        for (name, ns, imported) in measured.chain(imported) {
+            let place = *places.entry(name.clone()).or_insert(variants.len());
+            if place == variants.len() {
+                variants.push(Variant { name, ..Variant::default() });
+            }
+            variants[place].by_boot.entry(boot).or_default().push(ns);
+            variants[place].measured |= imported.is_none();
+            variants[place].imported.extend(imported);
         }
     }
     variants
-}
-
-/// For each variant its cost in each boot. Records that do not know their boot count as one boot together.
-fn boots(records: &[Record]) -> BTreeMap<String, Vec<f64>> {
-    let boot = |index: usize| records[index].environment.boot_id.known().cloned();
-    variants(records)
-        .into_iter()
-        .map(|variant| {
-            let mut by_boot: BTreeMap<Option<String>, Vec<f64>> = BTreeMap::new();
-            for (index, cost) in variant.costs {
-                by_boot.entry(boot(index)).or_default().push(cost);
-            }
-            (variant.name, by_boot.values().map(|costs| mean(costs)).collect())
-        })
-        .collect()
-}
-
-/// What was imported of the variant, if all of both sides was.
-fn imported_sides(baseline: &[Record], candidate: &[Record], name: &str) -> Option<[ImportedSide; 2]> {
-    let side = |records: &[Record]| {
-        let variant = variants(records).into_iter().find(|variant| variant.name == name)?;
-        let costs = &variant.imported;
-        let (_, series, _) = costs.first().filter(|_| costs.len() == variant.costs.len())?;
-        let spreads: Vec<Spread> = costs.iter().filter_map(|(_, _, cost)| cost.spread).collect();
-        Some(ImportedSide {
-            labels: costs.iter().map(|(block, _, _)| block.title().to_owned()).collect(),
-            figure: series.figure().filter(|_| costs.len() == 1),
-            unit: series.unit,
-            rounding_ns: costs.iter().map(|(_, _, cost)| cost.rounding_ns).fold(0.0, f64::max),
-            spread: spreads
-                .into_iter()
-                .reduce(Spread::and)
-                .filter(|_| costs.iter().all(|(_, _, cost)| cost.spread.is_some())),
-        })
-    };
-    Some([side(baseline)?, side(candidate)?])
 }
 
 fn one_run_a_side(sides: &[ImportedSide; 2]) -> Verdict {

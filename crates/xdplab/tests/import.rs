@@ -144,6 +144,40 @@ fn what_is_not_there_to_compare_is_one_line_and_exit_status_2() {
 }
 
 #[test]
+fn a_published_table_compares_before_with_after_as_it_does_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let table = record("org-table.txt", folder.path());
+    let rows = compare(&table, &table, &["--baseline-match", "Before", "--candidate-match", "After"]);
+    assert_eq!(deltas(&rows), ["+1.53", "+6.89"]);
+    assert_eq!(rows[0]["variant"], "fast_path operation");
+}
+
+#[test]
+fn several_files_are_told_apart_by_name_or_by_the_users_labels() {
+    let fixtures = ["e2-redirect-before.txt", "e2-redirect-after.txt"].map(|name| folder().join(name));
+    let import = |labels: &[&str]| {
+        let mut command = Command::cargo_bin("xdplab").unwrap();
+        command.arg("import").args(&fixtures).arg("--json");
+        for label in labels {
+            command.args(["--label", label]);
+        }
+        command.output().unwrap()
+    };
+    let labels = |output: &[u8]| -> Vec<String> {
+        let lines = output.split(|&byte| byte == b'\n').filter(|line| !line.is_empty());
+        let objects: Vec<serde_json::Value> = lines.map(|line| serde_json::from_slice(line).unwrap()).collect();
+        assert!(objects.iter().all(|object| object["schema"] == "xdplab.import/1"));
+        assert_eq!(objects.last().unwrap()["not_understood"]["count"], 0);
+        objects.iter().filter_map(|object| Some(object["result"]["label"].as_str()?.to_owned())).collect()
+    };
+    assert_eq!(labels(&import(&[]).stdout), fixtures.each_ref().map(|path| path.display().to_string()));
+    assert_eq!(labels(&import(&["before", "after"]).stdout), ["before", "after"]);
+    let refused = import(&["one"]);
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("1 labels for 2 files"));
+}
+
+#[test]
 fn a_text_without_a_result_is_exit_status_2_and_names_the_formats() {
     let mut command = Command::cargo_bin("xdplab").unwrap();
     let output = command.arg("import").write_stdin("nothing\nto see\n").output().unwrap();

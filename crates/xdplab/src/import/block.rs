@@ -11,12 +11,15 @@ const MAX_SERIES: usize = 10_000;
 const MAX_UNKNOWN: usize = 20;
 /// Lines of context, and notes, kept of one block.
 const MAX_CONTEXT: usize = 20;
+/// What the notes begin with that say what can be read in two ways.
+const AMBIGUOUS: &str = "ambiguous: ";
 /// Characters kept of a line of text.
 const MAX_TEXT: usize = 200;
 /// A first or last interval with less than this part of the others' mean is taken for an incomplete one.
 const INCOMPLETE: f64 = 0.9;
-/// A tool's average and the mean of its intervals that differ by more than this part can't both be right.
-const AGREE: f64 = 0.05;
+/// A tool's average that differs by more than this part from the mean of all its intervals, the incomplete ones too, was
+/// counted in another way.
+const AGREE: f64 = 0.25;
 
 /// Everything read so far.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -253,7 +256,7 @@ impl Block {
 
     /// A count over the whole run.
     pub(super) fn total(&mut self, subject: &str, metric: Metric, unit: Unit, count: Stated) {
-        if self.imported.totals.len() >= self.room {
+        if self.imported.totals.len() >= self.room || subject.len() > MAX_TEXT {
             self.left_out += 1;
             return;
         }
@@ -262,7 +265,7 @@ impl Block {
 
     /// What one must know before using the figures; said once.
     pub(super) fn note(&mut self, note: impl Into<String>) {
-        let note = note.into();
+        let note: String = note.into().chars().filter(|character| !character.is_control()).collect();
         if self.imported.notes.len() < MAX_CONTEXT && !self.imported.notes.contains(&note) {
             self.imported.notes.push(note);
         }
@@ -294,7 +297,7 @@ impl Block {
         if !self.series.get(next).is_some_and(is) {
             self.cursor = match self.series.iter().position(is) {
                 Some(place) => place,
-                None if self.series.len() < self.room => {
+                None if self.series.len() < self.room && subject.len() <= MAX_TEXT => {
                     self.series.push(Building::new(subject, metric, unit));
                     self.series.len() - 1
                 }
@@ -318,41 +321,18 @@ impl Block {
                  that show them",
             );
         }
-        let ramps = matches!(
-            self.imported.format,
-            Format::XdpBench | Format::XdpTrafficgen | Format::XdpMonitor | Format::XdpSamples | Format::Xdpsock
-        );
         for building in std::mem::take(&mut self.series) {
-            let (series, notes) = building.finish(ramps);
+            let (series, notes) = building.finish(self.imported.format);
             for note in notes {
-                self.note(format!("{}: {note}", series.name()));
+                self.note(match note.strip_prefix(AMBIGUOUS) {
+                    Some(note) => format!("{AMBIGUOUS}{}: {note}", series.name()),
+                    None => format!("{}: {note}", series.name()),
+                });
             }
-            self.check_average(&series);
             self.imported.series.push(series);
         }
         self.check_traffic();
         (self.imported, self.left_out)
-    }
-
-    /// Says where the tool's own average is far from that of its intervals.
-    fn check_average(&mut self, series: &Series) {
-        let (Some(summary), Some(own)) = (series.summary, series.own) else { return };
-        let ratio = own.mean.value / summary.mean;
-        if summary.intervals < 2 || own.samples.is_some() || !ratio.is_finite() || (ratio - 1.0).abs() <= AGREE {
-            return;
-        }
-        let version = match self.imported.format {
-            Format::XdpBench | Format::XdpTrafficgen | Format::XdpMonitor => {
-                " (xdp-tools before 1.5.2 counts one second an interval, whatever its length)"
-            }
-            _ => "",
-        };
-        self.note(format!(
-            "ambiguous: {}: the tool's own average {} is {ratio:.2} times the mean of its {} intervals{version}",
-            series.name(),
-            own.mean,
-            summary.intervals
-        ));
     }
 
     fn check_traffic(&mut self) {
@@ -448,9 +428,13 @@ impl Building {
         }
     }
 
-    /// `ramps`: the tool's first and last lines may be of incomplete intervals.
-    fn finish(mut self, ramps: bool) -> (Series, Vec<String>) {
-        let mut notes = Vec::new();
+    fn finish(mut self, format: Format) -> (Series, Vec<String>) {
+        // The first and last lines of these may be of incomplete intervals.
+        let ramps = matches!(
+            format,
+            Format::XdpBench | Format::XdpTrafficgen | Format::XdpMonitor | Format::XdpSamples | Format::Xdpsock
+        );
+        let mut notes: Vec<String> = self.check_average(format).into_iter().collect();
         let mut left_out = 0;
         let ends = [("first", self.first), ("last", self.last)];
         let traffic = self.series.unit == Unit::PacketsPerSecond && self.series.metric.is_work();
@@ -484,6 +468,30 @@ impl Building {
         self.series.summary = self.middle.summary(left_out);
         self.series.cost = self.series.find_cost();
         (self.series, notes)
+    }
+}
+
+impl Building {
+    /// Says where the tool's own average is far from that of its intervals.
+    fn check_average(&self, format: Format) -> Option<String> {
+        let own = self.series.own.filter(|own| own.samples.is_none())?;
+        let mut all = self.middle;
+        [self.first, self.last].into_iter().flatten().for_each(|interval| all.add(interval));
+        [self.leading, self.trailing].into_iter().for_each(|zeros| all.add_zeros(zeros));
+        let ratio = own.mean.value / all.mean;
+        if all.count < 2 || !ratio.is_finite() || (ratio - 1.0).abs() <= AGREE {
+            return None;
+        }
+        let version = match format {
+            Format::XdpBench | Format::XdpTrafficgen | Format::XdpMonitor => {
+                " (xdp-tools before 1.5.2 counts one second an interval, whatever its length)"
+            }
+            _ => "",
+        };
+        Some(format!(
+            "ambiguous: the tool's own average {} is {ratio:.2} times the mean of its {} intervals{version}",
+            own.mean, all.count
+        ))
     }
 }
 

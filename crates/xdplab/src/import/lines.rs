@@ -30,14 +30,21 @@ impl<R: BufRead> Lines<R> {
         let starts = !std::mem::replace(&mut self.inside, !self.bytes.ends_with(b"\n"));
         self.number += u64::from(starts);
         let text = match str::from_utf8(&self.bytes) {
-            Ok(text) => text,
-            Err(_) => {
-                self.text = String::from_utf8_lossy(&self.bytes).into_owned();
+            Ok(text) if !may_hold_controls(&self.bytes) => text,
+            _ => {
+                let text = String::from_utf8_lossy(&self.bytes);
+                self.text = text.chars().filter(|character| !character.is_control() || *character == '\t').collect();
                 &self.text
             }
         };
         Ok(Some((self.number, if starts { unquoted(text.trim_end()) } else { text.trim_end_matches(['\r', '\n']) })))
     }
+}
+
+/// Whether there may be control characters, which no tool's figures have and no terminal should get.
+fn may_hold_controls(line: &[u8]) -> bool {
+    // Those of Unicode begin with 0xc2.
+    line.iter().any(|&byte| (byte < b' ' && !matches!(byte, b'\t' | b'\n' | b'\r')) || matches!(byte, 0x7f | 0xc2))
 }
 
 /// The line without quote marks (`> `, `>> `, `| `) and without what a terminal echoes for Ctrl-C and Ctrl-\. A line that
@@ -112,6 +119,11 @@ mod tests {
         let pieces = all(&text);
         assert_eq!(pieces.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 1, 1, 1, 2]);
         assert_eq!(pieces[4].1, "last");
+    }
+
+    #[test]
+    fn control_characters_are_taken_out() {
+        assert_eq!(all("a\u{1b}[31mb\u{9b}\tc ± d\n".as_bytes()), [(1, "a[31mb\tc ± d".to_owned())]);
     }
 
     #[test]

@@ -166,6 +166,12 @@ impl Unit {
         }
     }
 
+    /// Whether it is a rate of packets, or the time of one.
+    #[must_use]
+    pub const fn is_of_packets(self) -> bool {
+        matches!(self, Self::PacketsPerSecond | Self::NanosPerPacket)
+    }
+
     const fn is_rate(self) -> bool {
         matches!(self, Self::PacketsPerSecond | Self::OperationsPerSecond)
     }

@@ -96,11 +96,11 @@ impl OrgTable {
         let mut found = false;
         for (value, column) in values {
             let subject = if column.name.is_empty() { (*name).to_owned() } else { format!("{name} {}", column.name) };
-            let metric = if column.unit == Unit::PacketsPerSecond { Metric::Packets } else { Metric::Operation };
+            let metric = if column.unit == Unit::NanosPerOperation { Metric::Operation } else { Metric::Packets };
             to.block(Format::OrgTable).value(&subject, metric, column.unit, value);
             found = true;
         }
-        if found {
+        if found && !self.not_read().is_empty() {
             to.block(Format::OrgTable).note(format!("columns not read: {}", self.not_read().join(", ")));
         }
         found

@@ -51,7 +51,8 @@ fn imported([before, after]: &[ImportedSide; 2]) -> String {
 fn row(across: &Across) -> Vec<String> {
     let mean = |boots: &[f64]| boots.iter().sum::<f64>() / boots.len() as f64;
     let (before, after) = (mean(&across.baseline_ns), mean(&across.candidate_ns));
-    let rate = |ns: f64| Nanos(ns).to_rate().map(|rate| rate.mpps());
+    let packets = across.imported.as_ref().is_none_or(|[side, _]| side.unit.is_of_packets());
+    let rate = |ns: f64| Nanos(ns).to_rate().filter(|_| packets).map(|rate| rate.mpps());
     let interval = match &across.comparison {
         Outcome::Estimate(units) => {
             let delta = &units.difference.delta;

@@ -23,8 +23,7 @@ fn cost_rows(block: &Imported) -> impl Iterator<Item = Vec<String>> {
 }
 
 fn row(block: &Imported, series: &Series, cost: Cost) -> Vec<String> {
-    let per =
-        if matches!(series.unit, Unit::PacketsPerSecond | Unit::NanosPerPacket) { "/packet" } else { "/operation" };
+    let per = if series.unit.is_of_packets() { "/packet" } else { "/operation" };
     vec![
         block.title().into(),
         series.name(),
