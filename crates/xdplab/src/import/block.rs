@@ -152,10 +152,10 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// Seconds of the `sleep` in the commands above the next or open block.
-    pub(super) fn sleep_s(&self) -> Option<Stated> {
+    /// Seconds of the `sleep` in the last command above the next or open block, if that command runs `tool`.
+    pub(super) fn sleep_s(&self, tool: &str) -> Option<Stated> {
         let context = self.open.as_ref().map_or(&self.context, |open| &open.imported.context);
-        let after = context.iter().rev().find_map(|line| Some(line.split_once("sleep ")?.1))?;
+        let (_, after) = context.last().filter(|line| line.contains(tool))?.split_once("sleep ")?;
         Stated::parse(after.split_ascii_whitespace().next()?)
     }
 

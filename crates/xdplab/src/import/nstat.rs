@@ -30,7 +30,7 @@ impl Parser for Nstat {
 }
 
 fn increment(name: &str, count: Stated, to: &mut Blocks<'_>) -> bool {
-    let sleep = to.sleep_s().filter(|seconds| seconds.value > 0.0);
+    let sleep = to.sleep_s("nstat").filter(|seconds| seconds.value > 0.0);
     let block = to.block(Format::Nstat);
     let metric = kind(name);
     block.total(name, metric.unwrap_or(Metric::Counter), Unit::Events, count);
