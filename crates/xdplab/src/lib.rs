@@ -26,6 +26,7 @@ pub mod report;
 pub mod rig;
 pub mod run;
 pub mod sample;
+pub mod settings;
 pub mod stats;
 pub mod sys;
 pub mod testrun;

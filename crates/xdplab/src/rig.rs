@@ -64,7 +64,7 @@ impl Rig for LabRig {
 }
 
 /// Everything set up for one measurement. Fields are dropped in this order: first what is attached, last the lab.
-struct Bench {
+pub(crate) struct Bench {
     attachment: Attachment,
     sink: Option<(Attachment, Sink)>,
     device: SlicedDevice,
@@ -73,7 +73,7 @@ struct Bench {
     interface_before: LinkStats,
     placement: PlacementState,
     described: LabDescription,
-    lab: Lab,
+    pub(crate) lab: Lab,
 }
 
 /// What the devices of earlier rounds counted.
@@ -107,17 +107,24 @@ impl Counted {
 }
 
 /// What was taken while the generator ran.
-struct Sampled {
-    slices: Vec<Slice>,
+pub(crate) struct Sampled {
+    pub(crate) slices: Vec<Slice>,
     /// Slices of each round.
     rounds: Vec<usize>,
     seconds: f64,
-    interrupted: bool,
-    cpu_shares: Reading<Vec<(u32, Reading<CpuShares>)>>,
+    pub(crate) interrupted: bool,
+    pub(crate) cpu_shares: Reading<Vec<(u32, Reading<CpuShares>)>>,
+}
+
+impl Default for Sampled {
+    fn default() -> Self {
+        let cpu_shares = Reading::not_available("CPU times were not read");
+        Self { slices: Vec::new(), rounds: Vec::new(), seconds: 0.0, interrupted: false, cpu_shares }
+    }
 }
 
 impl Bench {
-    fn set_up(plan: &Plan) -> Result<Self> {
+    pub(crate) fn set_up(plan: &Plan) -> Result<Self> {
         // Before the lab: a plan that can't be loaded is refused with nothing set up.
         let (device, reader) = load(plan, 0)?;
         let lab = Lab::build(&lab_spec(plan))?;
@@ -138,12 +145,12 @@ impl Bench {
         })
     }
 
-    fn watch(&self) -> Watch {
+    pub(crate) fn watch(&self) -> Watch {
         let interface = |port: &Port| Interface { ifindex: port.ifindex, netns: port.netns.inode() };
         Watch { device: interface(&self.lab.dut), xmit_to: interface(&self.lab.generator) }
     }
 
-    fn traffic(&self, plan: &Plan, frame: Vec<u8>, restored: usize) -> LiveFramesSpec {
+    pub(crate) fn traffic(&self, plan: &Plan, frame: Vec<u8>, restored: usize) -> LiveFramesSpec {
         let udp_offset = plan.flow.headers_len() - UDP_HEADER_LEN;
         LiveFramesSpec {
             rewrite: Rewrite { restored, flows: plan.flows, udp_offset },
@@ -164,13 +171,7 @@ impl Bench {
         stop: &AtomicBool,
     ) -> Result<Sampled> {
         let times = CpuTimes::read();
-        let mut sampled = Sampled {
-            slices: Vec::new(),
-            rounds: Vec::new(),
-            seconds: 0.0,
-            interrupted: false,
-            cpu_shares: no_shares(),
-        };
+        let mut sampled = Sampled::default();
         sleep(RAMP);
         let mut looks = Looks::at(plan.rounds);
         for round in 0..plan.most_rounds() {
@@ -181,14 +182,16 @@ impl Bench {
                 self.load_anew(plan, round)?;
             }
             let before = sampled.slices.len();
-            self.sample(plan, generator, &mut sampled, progress, stop)?;
+            sleep(SETTLE);
+            self.skip();
+            self.sample((plan.round_seconds(), plan.seconds), generator, &mut sampled, progress, stop)?;
             sampled.rounds.push(sampled.slices.len() - before);
             sampled.interrupted = stop.load(Ordering::Relaxed);
             if sampled.interrupted {
                 break;
             }
         }
-        sampled.cpu_shares = times.and_then(|before| Ok(CpuTimes::read()?.since(&before).into_iter().collect())).into();
+        sampled.cpu_shares = shares_since(times);
         Ok(sampled)
     }
 
@@ -203,19 +206,20 @@ impl Bench {
         Ok(())
     }
 
-    fn sample(
+    /// Throws away the slices that are there.
+    pub(crate) fn skip(&mut self) {
+        self.reader.drain(&mut Vec::new());
+    }
+
+    /// Takes slices for some seconds of those of the whole run.
+    pub(crate) fn sample(
         &mut self,
-        plan: &Plan,
+        (seconds, of): (f64, f64),
         generator: &LiveFrames,
         sampled: &mut Sampled,
         progress: &mut dyn Progress,
         stop: &AtomicBool,
     ) -> Result<()> {
-        let seconds = plan.round_seconds();
-        let first = sampled.slices.len();
-        sleep(SETTLE);
-        self.reader.drain(&mut sampled.slices);
-        sampled.slices.truncate(first);
         let begin = Instant::now();
         while begin.elapsed().as_secs_f64() < seconds && !stop.load(Ordering::Relaxed) {
             if !generator.is_running() {
@@ -223,14 +227,14 @@ impl Bench {
             }
             sleep(DRAIN_EVERY);
             self.reader.drain(&mut sampled.slices);
-            progress.sampling(sampled.seconds + begin.elapsed().as_secs_f64(), plan.seconds, sampled.slices.len());
+            progress.sampling(sampled.seconds + begin.elapsed().as_secs_f64(), of, sampled.slices.len());
         }
         sampled.seconds += begin.elapsed().as_secs_f64();
         Ok(())
     }
 
     /// Reads every counter once no packet is under way any more.
-    fn observe(
+    pub(crate) fn observe(
         &mut self,
         observers: &Observers,
         sampled: Sampled,
@@ -324,10 +328,6 @@ pub(crate) fn load(plan: &Plan, round: u16) -> Result<(SlicedDevice, SliceReader
     SlicedDevice::load(&variants, &schedule, cut, u32::from(plan.queues), seed)
 }
 
-fn no_shares() -> Reading<Vec<(u32, Reading<CpuShares>)>> {
-    Reading::not_available("no slices were taken")
-}
-
 /// Without a native program a veth end takes redirected frames only if GRO gives it NAPI.
 fn lab_spec(plan: &Plan) -> LabSpec {
     let mut spec = LabSpec { queues: plan.queues, mtu: plan.mtu, ..LabSpec::new(plan.placement) };
@@ -335,6 +335,11 @@ fn lab_spec(plan: &Plan) -> LabSpec {
         *on = offload == "gro" && plan.xdp_mode == XdpMode::Generic;
     }
     spec
+}
+
+/// Where each CPU's time went since the earlier reading.
+pub(crate) fn shares_since(earlier: Result<CpuTimes>) -> Reading<Vec<(u32, Reading<CpuShares>)>> {
+    earlier.and_then(|earlier| Ok(CpuTimes::read()?.since(&earlier).into_iter().collect())).into()
 }
 
 pub(crate) fn sum<'a>(counts: impl IntoIterator<Item = &'a Counts>) -> Counts {
@@ -404,7 +409,7 @@ fn interface_stats(port: &Port) -> Result<LinkStats> {
 }
 
 /// Waits until every page is back, or the deadline, and says what page pools held and released.
-fn released(observers: &Observers) -> Reading<PagePools> {
+pub(crate) fn released(observers: &Observers) -> Reading<PagePools> {
     let deadline = Instant::now() + RELEASE_DEADLINE;
     loop {
         let pools = observers.page_pools();

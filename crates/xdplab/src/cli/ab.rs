@@ -19,6 +19,7 @@ use crate::record::{self, Record};
 use crate::report;
 use crate::rig::LabRig;
 use crate::run::{self, Case, Plan};
+use crate::settings::{self, SettingsCase, SettingsPlan};
 use crate::verdict::Verdict;
 
 /// Options of ab.
@@ -26,6 +27,8 @@ use crate::verdict::Verdict;
 pub(crate) struct Options {
     #[command(flatten)]
     variants: Variants,
+    #[command(flatten)]
+    settings: Settings,
     #[command(flatten)]
     length: Length,
     #[command(flatten)]
@@ -36,6 +39,31 @@ pub(crate) struct Options {
     traffic: Traffic,
     #[command(flatten)]
     out: Out,
+}
+
+/// Settings of the system instead of programs.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Settings instead of programs")]
+struct Settings {
+    /// A shell command that puts the system into the baseline's state; the program of --baseline (drop:no-touch if not given)
+    /// is then measured under this and the candidates' states in turn
+    ///
+    /// Commands run in the network namespace of the device under test; its interface is in $XDPLAB_IFACE. Each is run many
+    /// times, in random order.
+    #[arg(long, value_name = "COMMAND", requires = "candidate_cmd", conflicts_with_all = ["candidates", "resolve"])]
+    baseline_cmd: Option<String>,
+    /// A shell command that puts the system into a candidate's state; repeat it for several
+    #[arg(long, value_name = "COMMAND", requires = "baseline_cmd")]
+    candidate_cmd: Vec<String>,
+    /// What puts things back at the end; the baseline's command if not given
+    #[arg(long, value_name = "COMMAND", requires = "baseline_cmd")]
+    restore_cmd: Option<String>,
+    /// Seconds between a command and the first slice that counts
+    #[arg(long, value_name = "SECONDS", value_parser = positive, default_value = "0.1", requires = "baseline_cmd")]
+    settle: f64,
+    /// Seconds of slices after each command
+    #[arg(long, value_name = "SECONDS", value_parser = positive, default_value = "0.2", requires = "baseline_cmd")]
+    visit: f64,
 }
 
 /// How long to measure.
@@ -161,6 +189,11 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
     };
     let mut record = Record::begin(Environment::read(), std::env::args().collect());
     let mut progress = ProgressLine::new();
+    if let Some(settings) = settings_plan(&options.settings, &plan) {
+        let case = settings::compare(&settings, &mut progress, &stop);
+        drop(progress);
+        return tell_settings(options, record, case?, &path);
+    }
     let case = run::compare(&plan, &mut LabRig, &mut progress, &stop);
     drop(progress);
     let case = case?;
@@ -169,6 +202,36 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
     record.write(&path)?;
     output::text(&text)?;
     ending(&case, &options.decision.fail_on)
+}
+
+fn settings_plan(settings: &Settings, run: &Plan) -> Option<SettingsPlan> {
+    let baseline = settings.baseline_cmd.as_ref()?;
+    Some(SettingsPlan {
+        run: run.clone(),
+        commands: [baseline].into_iter().chain(&settings.candidate_cmd).cloned().collect(),
+        restore: settings.restore_cmd.clone(),
+        settle_s: settings.settle,
+        visit_s: settings.visit,
+    })
+}
+
+fn tell_settings(options: &Options, mut record: Record, case: SettingsCase, path: &Path) -> Result<Ending> {
+    let text = if options.out.json {
+        let compared = json!({
+            "schema": "xdplab.ab/1", "baseline": case.plan.commands[0], "control": case.control,
+            "candidates": case.comparisons, "guards": case.guards, "record": path
+        });
+        format!("{compared}\n")
+    } else {
+        format!("{}\nrecord: {}\n", report::settings_text(&record.environment, &case), path.display())
+    };
+    let verdicts: Vec<&Verdict> = case.comparisons.iter().map(|compared| &compared.verdict).collect();
+    let ending = ending_of(&verdicts, &options.decision.fail_on);
+    record.settings.push(case);
+    record.stop();
+    record.write(path)?;
+    output::text(&text)?;
+    Ok(ending)
 }
 
 fn plan(options: &Options) -> Result<Plan> {
@@ -243,14 +306,17 @@ fn ending(case: &Case, fail_on: &[FailOn]) -> Result<Ending> {
             Error::invalid(what, reason.to_string()).remedy("run longer, or take fewer rounds or shorter slices")
         );
     }
-    let any = |asked, of: fn(&Verdict) -> bool| {
-        fail_on.contains(&asked) && case.comparisons.iter().any(|compared| of(&compared.verdict))
-    };
-    Ok(if any(FailOn::Slower, |verdict| matches!(verdict, Verdict::Slower)) {
+    Ok(ending_of(&case.comparisons.iter().map(|compared| &compared.verdict).collect::<Vec<_>>(), fail_on))
+}
+
+/// What verdicts make of the exit status.
+fn ending_of(verdicts: &[&Verdict], fail_on: &[FailOn]) -> Ending {
+    let any = |asked, of: fn(&Verdict) -> bool| fail_on.contains(&asked) && verdicts.iter().any(|verdict| of(verdict));
+    if any(FailOn::Slower, |verdict| matches!(verdict, Verdict::Slower)) {
         Ending::Slower
     } else if any(FailOn::Inconclusive, |verdict| matches!(verdict, Verdict::Inconclusive { .. })) {
         Ending::Inconclusive
     } else {
         Ending::Done
-    })
+    }
 }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::device::{Integer, ObjectSpec, UserObject, VariantSpec};
+use crate::device::{Action, Integer, ObjectSpec, Operation, ProgramSpec, UserObject, VariantSpec};
 use crate::error::{Error, Result};
 
 /// What to compare.
@@ -13,10 +13,10 @@ pub(crate) struct Variants {
     /// ACTION is drop, pass or tx; OPERATION is no-touch, read-data, parse-ip or swap-macs. FILE.o is an object file of your
     /// own, built by clang -target bpf -g; PROGRAM is the function where it has several for XDP. Only that program is loaded,
     /// with those it tail-calls out of a table that the object fills in. Its other maps start empty.
-    #[arg(long, value_name = "SPEC")]
-    baseline: VariantSpec,
+    #[arg(long, value_name = "SPEC", required_unless_present = "baseline_cmd")]
+    baseline: Option<VariantSpec>,
     /// A program to compare with the baseline; repeat it for several
-    #[arg(long = "candidate", value_name = "SPEC", required = true)]
+    #[arg(long = "candidate", value_name = "SPEC", required_unless_present = "baseline_cmd")]
     candidates: Vec<VariantSpec>,
     /// Set a global variable of an object file; SIDE is baseline, candidate, candidate2, …, and all of them if left out
     #[arg(long = "global", value_name = "[SIDE:]NAME=VALUE")]
@@ -59,9 +59,15 @@ fn index_of(side: &str) -> Option<usize> {
 }
 
 impl Variants {
+    /// The baseline; where settings are compared it may be left out.
+    fn program(&self) -> VariantSpec {
+        let no_touch = || ProgramSpec::new(Action::Drop, Operation::NoTouch).into();
+        self.baseline.clone().unwrap_or_else(no_touch)
+    }
+
     /// Baseline and candidates, with the settings in their objects, whose files have been read and found fit.
     pub(crate) fn resolve(&self) -> Result<(VariantSpec, Vec<VariantSpec>)> {
-        let mut all: Vec<VariantSpec> = [&self.baseline].into_iter().chain(&self.candidates).cloned().collect();
+        let mut all: Vec<VariantSpec> = [self.program()].into_iter().chain(self.candidates.iter().cloned()).collect();
         for Setting { side, name, value } in &self.globals {
             for object in objects(&mut all, *side, &format!("set {name}"))? {
                 object.globals.insert(name.clone(), *value);

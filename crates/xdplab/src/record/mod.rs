@@ -13,6 +13,7 @@ use crate::host::Environment;
 use crate::import::Imported;
 use crate::live::LiveRun;
 use crate::run::Case;
+use crate::settings::SettingsCase;
 
 /// The schema that this version writes and reads.
 pub const SCHEMA: &str = "xdplab.record/1";
@@ -35,6 +36,9 @@ pub struct Record {
     /// Live commands.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub live_runs: Vec<LiveRun>,
+    /// Comparisons of settings.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub settings: Vec<SettingsCase>,
     /// Results of other tools, for a record that was imported; the environment is then not that of their machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<Imported>,
@@ -70,6 +74,7 @@ impl Record {
             environment,
             cases: Vec::new(),
             live_runs: Vec::new(),
+            settings: Vec::new(),
             imported: Vec::new(),
         }
     }

@@ -3,9 +3,11 @@
 mod across;
 mod imported;
 mod pool;
+mod settings;
 mod text;
 
 pub use across::across_text;
 pub use imported::import_text;
 pub use pool::{kernel_pool_text, pool_text, published_text};
+pub use settings::settings_text;
 pub use text::case_text;

@@ -4,11 +4,11 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::guard::{Guard, Outcome as GuardOutcome};
 use crate::host::Environment;
-use crate::observed::Trial;
+use crate::observed::{Observed, Trial};
 use crate::packet::FrameLengths;
 use crate::reading::Reading;
 use crate::reference::Reference;
-use crate::run::{Case, Compared, Cost, Engine, PROGRAM_ONLY};
+use crate::run::{Case, Compared, Cost, Engine, PROGRAM_ONLY, Plan};
 use crate::stats::{Comparison, Interval, Level};
 use crate::units::Nanos;
 use crate::verdict::{Reason, Verdict};
@@ -32,17 +32,30 @@ pub fn case_text(environment: &Environment, case: &Case) -> String {
     text
 }
 
-/// One line about the engine, the lab and the traffic.
+/// One line about the run.
 fn set_up(case: &Case) -> String {
     let plan = &case.plan;
+    format!(
+        "{}; {} of {} of each variant, slices of {} packets, {:.1} s, seed {}",
+        lab_line(plan, &case.observed),
+        count(plan.rounds, "round", "rounds"),
+        count(plan.copies, "copy", "copies"),
+        plan.slice_packets,
+        case.observed.seconds,
+        plan.seed,
+    )
+}
+
+/// The engine, the lab and the traffic.
+pub(super) fn lab_line(plan: &Plan, observed: &Observed) -> String {
     let size = match plan.size.lengths(&plan.flow) {
         Ok(FrameLengths { l2, wire, .. }) => format!("{l2}-byte frames ({wire} on the wire with FCS)"),
         Err(_) => "frames of unknown size".into(),
     };
     let flows = if plan.flows == 1 { String::new() } else { format!(" of {} flows", plan.flows) };
-    let engine = match plan.engine {
+    match plan.engine {
         Engine::Slices => {
-            let driver = case.observed.lab_after.as_ref().map_or("no driver", |lab| &lab.dut.driver.driver);
+            let driver = observed.lab_after.as_ref().map_or("no driver", |lab| &lab.dut.driver.driver);
             format!(
                 "{driver}, {} XDP, {}, {size}{flows}, MTU {}, {}",
                 plan.xdp_mode,
@@ -59,15 +72,7 @@ fn set_up(case: &Case) -> String {
                 plan.placement.dut_cpu()
             )
         }
-    };
-    format!(
-        "{engine}; {} of {} of each variant, slices of {} packets, {:.1} s, seed {}",
-        count(plan.rounds, "round", "rounds"),
-        count(plan.copies, "copy", "copies"),
-        plan.slice_packets,
-        case.observed.seconds,
-        plan.seed,
-    )
+    }
 }
 
 /// A number and what it counts.
@@ -230,7 +235,7 @@ pub(super) fn why_inconclusive(variant: &str, verdict: &Verdict) -> String {
     format!("{variant}: inconclusive: {}{more}\n", reasons.join("; "))
 }
 
-fn guards(guards: &[Guard]) -> String {
+pub(super) fn guards(guards: &[Guard]) -> String {
     let row = |guard: &Guard| {
         let outcome = match guard.outcome {
             GuardOutcome::NotApplicable => "n/a",

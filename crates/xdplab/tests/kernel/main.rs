@@ -16,6 +16,7 @@ mod generator;
 mod live;
 mod measurement;
 mod observers;
+mod settings;
 mod support;
 mod testrun;
 mod topology;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         live::tests(),
         measurement::tests(),
         observers::tests(),
+        settings::tests(),
         testrun::tests(),
         topology::tests(),
     ];
