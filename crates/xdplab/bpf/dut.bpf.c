@@ -129,26 +129,10 @@ static __always_inline int verdict(struct xdp_md *ctx, int failed)
 	return action;
 }
 
-static __always_inline struct ethhdr *ethernet(struct xdp_md *ctx)
-{
-	struct ethhdr *eth = (void *)(long)ctx->data;
-
-	return (void *)(eth + 1) > (void *)(long)ctx->data_end ? NULL : eth;
-}
-
 /* An EtherType below 0x600 is a length (IEEE 802.3): not a frame this tool sends. */
 static __always_inline int bad_proto(__be16 proto)
 {
 	return __builtin_bswap16(proto) < ETH_P_802_3_MIN;
-}
-
-static __always_inline void swap_macs(struct ethhdr *eth)
-{
-	__u8 mac[ETH_ALEN];
-
-	__builtin_memcpy(mac, eth->h_source, ETH_ALEN);
-	__builtin_memcpy(eth->h_source, eth->h_dest, ETH_ALEN);
-	__builtin_memcpy(eth->h_dest, mac, ETH_ALEN);
 }
 
 static __always_inline int is_vlan(__be16 proto)

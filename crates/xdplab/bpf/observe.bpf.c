@@ -9,6 +9,9 @@ const volatile __u32 netns = 0;
 /* Frames transmitted to this interface (of namespace `xmit_netns`) are counted by devmap_xmit. */
 const volatile __u32 xmit_ifindex = 0;
 const volatile __u32 xmit_netns = 0;
+/* Instead of an interface: verdicts of the program with this id, wherever it is attached, or those of every program. */
+const volatile __u32 prog_id = 0;
+const volatile __u32 everything = 0;
 /* The process that asks: page pools whose first page it takes in `xmit_netns` are its generator's. */
 const volatile __u32 tgid = 0;
 
@@ -37,9 +40,18 @@ struct device {
 } CORE;
 
 struct net_device {
+	char name[16];
 	int ifindex;
 	possible_net_t nd_net;
 	struct device dev;
+} CORE;
+
+struct bpf_prog_aux {
+	__u32 id;
+} CORE;
+
+struct bpf_prog {
+	struct bpf_prog_aux *aux;
 } CORE;
 
 struct napi_struct {
@@ -60,7 +72,7 @@ struct page_pool {
 	struct page_pool_params_slow slow;
 } CORE;
 
-enum { MAX_ERRNO_COUNTED = 256, ACTIONS = 8 };
+enum { MAX_ERRNO_COUNTED = 256, ACTIONS = 8, MAX_FLOWS = 1024 };
 
 struct xmit {
 	__u64 sent;
@@ -102,6 +114,7 @@ enum { OWNER_GENERATOR = 1, OWNER_INTERFACE = 2 };
 	} name SEC(".maps")
 
 PERCPU(exceptions, ACTIONS, __u64);
+PERCPU(redirects, 1, __u64);
 PERCPU(redirect_errors, MAX_ERRNO_COUNTED, __u64);
 PERCPU(xmits, 1, struct xmit);
 PERCPU(xmit_errors, MAX_ERRNO_COUNTED, __u64);
@@ -118,6 +131,13 @@ struct {
 static __always_inline int is_device(const struct net_device *dev, __u32 index, __u32 ns)
 {
 	return (__u32)dev->ifindex == index && dev->nd_net.net->ns.inum == ns;
+}
+
+static __always_inline int is_watched(const struct net_device *dev, const struct bpf_prog *prog)
+{
+	if (everything)
+		return 1;
+	return prog_id ? prog->aux->id == prog_id : is_device(dev, ifindex, netns);
 }
 
 static __always_inline void add(void *map, __u32 key, __u64 n)
@@ -141,17 +161,23 @@ SEC("tp_btf/xdp_exception") int xdp_exception(__u64 *ctx)
 	struct net_device *dev = (void *)ctx[0];
 	__u32 act = ctx[2];
 
-	if (is_device(dev, ifindex, netns))
+	if (is_watched(dev, (void *)ctx[1]))
 		add(&exceptions, act < ACTIONS ? act : ACTIONS - 1, 1);
+	return 0;
+}
+
+/* (dev, prog, target, err, …): a redirect whose frame a queue took; runs once a packet */
+SEC("tp_btf/xdp_redirect") int xdp_redirect(__u64 *ctx)
+{
+	if (is_watched((void *)ctx[0], (void *)ctx[1]))
+		add(&redirects, 0, 1);
 	return 0;
 }
 
 /* (dev, prog, target, err, …): a redirect that failed before a queue took the frame */
 SEC("tp_btf/xdp_redirect_err") int xdp_redirect_err(__u64 *ctx)
 {
-	struct net_device *dev = (void *)ctx[0];
-
-	if (is_device(dev, ifindex, netns))
+	if (is_watched((void *)ctx[0], (void *)ctx[1]))
 		add(&redirect_errors, errno_key((__s32)ctx[3]), 1);
 	return 0;
 }
@@ -176,6 +202,71 @@ SEC("tp_btf/xdp_devmap_xmit") int xdp_devmap_xmit(__u64 *ctx)
 		xmit->errors++;
 		add(&xmit_errors, errno_key(err), 1);
 	}
+	return 0;
+}
+
+/* Frames that redirects transmit from one interface to another, for every pair of the machine; `err` is what the driver
+ * answered, 0 where it took frames. */
+struct flow {
+	__u32 from_netns;
+	__u32 from_ifindex;
+	__u32 to_netns;
+	__u32 to_ifindex;
+	__s32 err;
+};
+
+struct flow_xmit {
+	__u64 sent;
+	__u64 drops;
+	__u64 bulks;
+	char from[16];
+	char to[16];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, MAX_FLOWS);
+	__type(key, struct flow);
+	__type(value, struct flow_xmit);
+} flows SEC(".maps");
+
+/* Bulks of flows that found no room. */
+PERCPU(flows_lost, 1, __u64);
+
+static __always_inline struct flow_xmit *new_flow(const struct flow *flow, struct net_device *from,
+						   struct net_device *to)
+{
+	struct flow_xmit xmit = {};
+
+	bpf_probe_read_kernel_str(xmit.from, sizeof(xmit.from), &from->name);
+	bpf_probe_read_kernel_str(xmit.to, sizeof(xmit.to), &to->name);
+	bpf_map_update_elem(&flows, flow, &xmit, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&flows, flow);
+}
+
+/* (from_dev, to_dev, sent, drops, err): the same bulk as above, by pair of interfaces */
+SEC("tp_btf/xdp_devmap_xmit") int flow_xmit(__u64 *ctx)
+{
+	struct net_device *from = (void *)ctx[0], *to = (void *)ctx[1];
+	__s32 sent = (__s32)ctx[2], drops = (__s32)ctx[3], err = (__s32)ctx[4];
+	struct flow flow = {
+		.from_netns = from->nd_net.net->ns.inum,
+		.from_ifindex = from->ifindex,
+		.to_netns = to->nd_net.net->ns.inum,
+		.to_ifindex = to->ifindex,
+		.err = err < 0 ? -err : 0,
+	};
+	struct flow_xmit *xmit = bpf_map_lookup_elem(&flows, &flow);
+
+	if (!xmit)
+		xmit = new_flow(&flow, from, to);
+	if (!xmit) {
+		add(&flows_lost, 0, 1);
+		return 0;
+	}
+	xmit->sent += sent > 0 ? sent : 0;
+	xmit->drops += drops > 0 ? drops : 0;
+	xmit->bulks++;
 	return 0;
 }
 
@@ -315,14 +406,6 @@ const volatile __u32 cpumap_id = 0;
 
 /* The program in the map, by its id. */
 const volatile __u32 remote_prog_id = 0;
-
-struct bpf_prog_aux {
-	__u32 id;
-} CORE;
-
-struct bpf_prog {
-	struct bpf_prog_aux *aux;
-} CORE;
 
 struct xdp_cpumap_stats {
 	unsigned int redirect;

@@ -65,6 +65,61 @@ fn every_option_and_value_of_the_peer_is_taken() {
 }
 
 #[test]
+fn every_option_and_value_of_the_redirecting_commands_is_taken() {
+    let all = [
+        &[][..],
+        &["-s"],
+        &["--stats"],
+        &["-i", "2"],
+        &["--interval", "1"],
+        &["-i0.5"],
+        &["-e"],
+        &["--extended"],
+        &["-m", "native"],
+        &["--mode", "skb"],
+        &["-mskb"],
+        &["-v"],
+        &["-vv"],
+        &["--verbose"],
+        &["-sei1"],
+        &["--st", "--mo=skb", "--int", "1", "--ext"],
+        &["--duration", "0.5", "--count", "10", "--json", "--force"],
+    ];
+    let load = [&["-l", "dpa"][..], &["--load-mode", "load-bytes"], &["--l=dpa"]];
+    let egress = [
+        &["-X"][..],
+        &["--load-egress"],
+        &["-X", "-A", "forward"],
+        &["-A", "drop", "-X"],
+        &["-XA", "drop"],
+        &["--load", "--egress", "drop"],
+        &["--load-egress", "--egress-action=forward"],
+    ];
+    let names = [NO_INTERFACE, "b", "c", "d"];
+    for (command, interfaces, more) in
+        [("redirect", 2, &load[..]), ("redirect-map", 2, &egress), ("redirect-multi", 4, &egress)]
+    {
+        let interfaces = &names[..interfaces];
+        for options in all.iter().chain(more) {
+            let before = [&[command], *options, interfaces].concat();
+            let after = [&[command], interfaces, *options].concat();
+            assert!(is_understood(&before), "{before:?}");
+            assert!(is_understood(&after), "{after:?}");
+        }
+    }
+    let most: Vec<&str> = std::iter::once("redirect-multi").chain([NO_INTERFACE; 32]).collect();
+    assert!(is_understood(&most));
+}
+
+#[test]
+fn a_command_is_taken_by_any_beginning_that_tells_it_apart() {
+    assert!(is_understood(&["dr", NO_INTERFACE]));
+    assert!(is_understood(&["redirect-ma", NO_INTERFACE, "b", "-X"]));
+    assert!(is_understood(&["redirect", NO_INTERFACE, "b"]), "the whole name, though others begin with it");
+    assert!(!is_understood(&["redirect-m", NO_INTERFACE, "b"]), "redirect-map or redirect-multi");
+}
+
+#[test]
 fn long_options_are_taken_by_any_beginning_that_tells_them_apart() {
     for option in
         [&["--packet", "no-touch"][..], &["--l=dpa"], &["--r"], &["--rx"], &["--i", "1"], &["--ext"], &["--x", "skb"]]
@@ -113,6 +168,20 @@ fn bad_values_are_refused_with_what_is_allowed() {
         (&["drop", "a", "--duration", "0"], &["from 0.001"]),
         (&["drop", "a", "--count", "0"], &["0 is not in 1.."]),
         (&["drop", "a", "--frob"], &["--frob"]),
+        (&["redirect", "a"], &["IFNAME_OUT"]),
+        (&["redirect", "a", "b", "c"], &["unexpected argument 'c'"]),
+        (&["redirect", "a", "b", "-l", "bytes"], &["dpa, load-bytes"]),
+        (&["redirect", "a", "b", "-X"], &["-X"]),
+        (&["redirect", "a", "b", "-m", "generic"], &["native, skb"]),
+        (&["redirect-map", "a", "b", "-A", "drop"], &["--load-egress"]),
+        (&["redirect-map", "a", "b", "-X", "-A", "pass"], &["forward, drop"]),
+        (&["redirect-map", "a", "b", "-l", "dpa"], &["-l"]),
+        (&["redirect-multi", "a"], &["IFNAME"]),
+        (&["redirect-multi", "a", "b", "-A", "forward"], &["--load-egress"]),
+        (&["monitor", "a"], &["unexpected argument 'a'"]),
+        (&["monitor", "-m", "skb"], &["-m"]),
+        (&["monitor", "-i", "0"], &["from 0.001"]),
+        (&["monitor", "--count", "5"], &["monitor attaches no program", "--duration"]),
     ] {
         let (code, stdout, stderr) = run(args);
         assert_eq!((code, &*stdout), (Some(2), ""), "{args:?}");
@@ -150,6 +219,28 @@ fn help_and_version_are_on_standard_output() {
         let (code, version, _) = run(&[command, "--version"]);
         assert_eq!(code, Some(0));
         assert!(version.contains(env!("CARGO_PKG_VERSION")), "{version}");
+    }
+}
+
+#[test]
+fn help_of_the_redirecting_commands_has_their_options_and_defaults() {
+    let all = ["-s, --stats", "-i, --interval <SECONDS>", "-e, --extended", "[default: 2]"];
+    let egress =
+        ["-X, --load-egress", "-A, --egress-action <ACTION>", "[default: forward]", "[possible values: forward, drop]"];
+    let mode = ["-m, --mode <MODE>", "[default: native]"];
+    for (command, more) in [
+        ("redirect", &["-l, --load-mode <MODE>", "[default: dpa]", "<IFNAME_IN> <IFNAME_OUT>"][..]),
+        ("redirect-map", &egress),
+        ("redirect-multi", &egress),
+        ("monitor", &[]),
+    ] {
+        let (code, help, stderr) = run(&[command, "-h"]);
+        assert_eq!((code, &*stderr), (Some(0), ""));
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        let mode = mode.iter().filter(|_| command != "monitor");
+        for option in all.iter().chain(mode).chain(more) {
+            assert!(help.contains(option), "{command}: {option} is not in {help}");
+        }
     }
 }
 

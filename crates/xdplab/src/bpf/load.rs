@@ -60,8 +60,8 @@ pub fn takes_frags() -> bool {
     })
 }
 
-/// The object with its sections renamed from `xdp.frags` to `xdp` and from `xdp.frags/cpumap` to `xdp/cpumap`, which a
-/// loader reads as programs without frags. A name is shortened where it stands, so that nothing else in the object moves.
+/// The object with its sections renamed from `xdp.frags` to `xdp` and from `xdp.frags/…` to `xdp/…`, which a loader
+/// reads as programs without frags. A name is shortened where it stands, so that nothing else in the object moves.
 fn without_frags(object: &[u8]) -> Vec<u8> {
     const FRAGS: &[u8] = b".frags";
     let mut object = object.to_vec();
@@ -210,7 +210,7 @@ mod tests {
     use aya_obj::{Object, ProgramSection};
 
     use super::*;
-    use crate::bpf::{CPUMAP, DISPATCHER, DUT, GENERATOR, XSK};
+    use crate::bpf::{CPUMAP, DISPATCHER, DUT, EGRESS, GENERATOR, REDIRECT, XSK};
 
     /// Name of each XDP program, with its frags and what it is attached to.
     fn programs(object: &[u8]) -> BTreeMap<String, (bool, String)> {
@@ -224,7 +224,7 @@ mod tests {
 
     #[test]
     fn an_object_for_an_old_kernel_has_the_same_programs_without_frags() {
-        for committed in [CPUMAP, DISPATCHER, DUT, GENERATOR, XSK] {
+        for committed in [CPUMAP, DISPATCHER, DUT, EGRESS, GENERATOR, REDIRECT, XSK] {
             let (with, without) = (programs(committed.bytes), programs(&without_frags(committed.bytes)));
             assert!(!with.is_empty() && with.values().all(|(frags, _)| *frags), "{with:?}");
             let expected = with.into_iter().map(|(name, (_, attach_type))| (name, (false, attach_type)));

@@ -30,14 +30,16 @@ macro_rules! committed {
 committed!(CPUMAP, "cpumap.bpf.o", "Redirects packets to other CPUs; `bpf/cpumap.bpf.c`.");
 committed!(DISPATCHER, "dispatcher.bpf.o", "Cuts traffic into slices; `bpf/dispatcher.bpf.c`.");
 committed!(DUT, "dut.bpf.o", "The programs under test; `bpf/dut.bpf.c`.");
+committed!(EGRESS, "egress.bpf.o", "Runs on frames that a devmap is about to transmit; `bpf/egress.bpf.c`.");
 committed!(GENERATOR, "generator.bpf.o", "Sends live frames and sinks what comes back; `bpf/generator.bpf.c`.");
 committed!(COLD, "cold.bpf.o", "Makes packet data cold in a test run; `bpf/cold.bpf.c`.");
 committed!(REFERENCE, "reference.bpf.o", "The reference workload; `bpf/reference.bpf.c`.");
 committed!(OBSERVE, "observe.bpf.o", "Counters fed by tracepoints; `bpf/observe.bpf.c`.");
+committed!(REDIRECT, "redirect.bpf.o", "Redirects packets to other interfaces; `bpf/redirect.bpf.c`.");
 committed!(XSK, "xsk.bpf.o", "Gives packets to AF_XDP sockets; `bpf/xsk.bpf.c`.");
 
 /// Every object.
-pub const ALL: [Committed; 8] = [COLD, CPUMAP, DISPATCHER, DUT, GENERATOR, OBSERVE, REFERENCE, XSK];
+pub const ALL: [Committed; 10] = [COLD, CPUMAP, DISPATCHER, DUT, EGRESS, GENERATOR, OBSERVE, REDIRECT, REFERENCE, XSK];
 
 /// What built the objects and the hashes of sources and objects, as committed.
 pub const MANIFEST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/objects/MANIFEST.toml"));

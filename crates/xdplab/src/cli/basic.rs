@@ -1,13 +1,12 @@
 //! `xdplab drop`, `pass` and `tx`: options and lines of the `xdp-bench` commands of these names, and some more.
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
-use super::live::{self, Teller};
-use super::{Ending, output};
+use super::Ending;
+use super::live::{self, Mode, Teller};
 use crate::device::{Action, LoadMode, Operation, ProgramSpec};
 use crate::error::Result;
-use crate::live::{BasicDevice, EndedBy, Layout, Session, Signals, Source as _, Start};
-use crate::netlink::XdpMode;
+use crate::live::{Attached, BasicDevice, EndedBy, Layout, Session, Signals, Source as _};
 
 /// Options of `drop`, `pass` and `tx`.
 #[derive(Args, Debug)]
@@ -32,36 +31,23 @@ pub(crate) struct Options {
     live: live::Common,
 }
 
-/// How an XDP program is attached.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(crate) enum Mode {
-    /// In the driver
-    Native,
-    /// On socket buffers (generic XDP), much slower
-    Skb,
-}
-
-impl From<Mode> for XdpMode {
-    fn from(mode: Mode) -> Self {
-        match mode {
-            Mode::Native => Self::Native,
-            Mode::Skb => Self::Generic,
-        }
-    }
-}
-
 /// Runs the command that gives each packet this verdict.
 pub(crate) fn run(action: Action, options: &Options) -> Result<Ending> {
     let mut signals = Signals::keep()?;
     let default = if action == Action::Tx { Operation::SwapMacs } else { Operation::NoTouch };
     let spec =
         ProgramSpec { load_mode: options.load_mode, ..ProgramSpec::new(action, options.operation.unwrap_or(default)) };
-    let layout = Layout { label: "Summary".into(), drops: action == Action::Drop, rx_queues: options.rxq_stats };
+    let layout = Layout {
+        label: "Summary".into(),
+        drops: action == Action::Drop,
+        rx_queues: options.rxq_stats,
+        ..Layout::default()
+    };
     let mut device = BasicDevice::attach(&options.interface, spec, options.mode.into(), options.live.force)?;
     let session = Session::begin(device.read()?, options.live.limits())?;
     let start = device.start(session.started());
-    live::notes(&start, options.live.verbose).iter().for_each(|line| output::note(line));
-    let text = start_text(action, &start);
+    live::notes(&start, options.live.verbose);
+    let text = start.attached.as_ref().map_or_else(String::new, |attached| start_text(action, attached));
     let mut teller = Teller::start(&options.live, layout, start, &text)?;
     let (total, ended_by) = if live::immediate_exit() {
         (session.total_now(&mut device)?, EndedBy::ImmediateExit)
@@ -73,12 +59,12 @@ pub(crate) fn run(action: Action, options: &Options) -> Result<Ending> {
     teller.end(end, live::AbortedPackets::Tell)
 }
 
-fn start_text(action: Action, start: &Start) -> String {
+fn start_text(action: Action, attached: &Attached) -> String {
     let doing = match action {
         Action::Drop => "Dropping",
         Action::Pass => "Passing",
         Action::Tx => "Hairpinning (XDP_TX)",
     };
-    let Start { interface, ifindex, driver, xdp_mode, .. } = start;
+    let Attached { interface, ifindex, driver, xdp_mode, .. } = attached;
     format!("{doing} packets on {interface} (ifindex {ifindex}; driver {driver}) in {xdp_mode} mode")
 }

@@ -2,12 +2,11 @@
 
 use clap::{ArgAction, Args, ValueEnum};
 
-use super::basic::Mode;
-use super::live::{self, Teller};
-use super::{Ending, output};
+use super::Ending;
+use super::live::{self, Mode, Teller};
 use crate::device::{CpumapSpec, Remote, Selection};
 use crate::error::{Error, Result};
-use crate::live::{CpumapDevice, EndedBy, Layout, Session, Signals, Source as _, Start};
+use crate::live::{Attached, CpumapDevice, EndedBy, Layout, Session, Signals, Source as _};
 use crate::netlink::Rtnl;
 
 /// Options of `redirect-cpu`.
@@ -67,14 +66,14 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
         qsize: options.qsize,
         remote: remote(options.remote_action, options.redirect_device.as_deref())?,
     };
-    let layout = Layout { label: format!("{}->?", options.interface), drops: false, rx_queues: false };
+    let layout = Layout { label: format!("{}->?", options.interface), ..Layout::default() };
     let limits = options.live.limits();
     let stress = options.stress_mode.then_some(limits.interval);
     let mut device = CpumapDevice::attach(&options.interface, spec, options.mode.into(), stress, options.live.force)?;
     let session = Session::begin(device.read()?, limits)?;
     let start = device.start(session.started());
-    let text = start_text(options, &start);
-    live::notes(&start, options.live.verbose).iter().for_each(|line| output::note(line));
+    let text = start.attached.as_ref().map_or_else(String::new, |attached| start_text(options, attached));
+    live::notes(&start, options.live.verbose);
     let mut teller = Teller::start(&options.live, layout, start, &text)?;
     let (total, ended_by) = if live::immediate_exit() {
         (session.total_now(&mut device)?, EndedBy::ImmediateExit)
@@ -105,8 +104,8 @@ fn remote(action: RemoteAction, device: Option<&str>) -> Result<Remote> {
     }
 }
 
-fn start_text(options: &Options, start: &Start) -> String {
-    let Start { interface, ifindex, driver, xdp_mode, .. } = start;
+fn start_text(options: &Options, attached: &Attached) -> String {
+    let Attached { interface, ifindex, driver, xdp_mode, .. } = attached;
     let cpus: Vec<String> = options.cpus.iter().map(u32::to_string).collect();
     format!(
         "Redirecting packets on {interface} (ifindex {ifindex}; driver {driver}) in {xdp_mode} mode to CPU {} by {}",

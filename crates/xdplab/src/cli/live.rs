@@ -4,13 +4,13 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{ArgAction, Args};
+use clap::{ArgAction, Args, ValueEnum};
 
 use super::{Ending, output};
 use crate::error::{Error, Result};
 use crate::host::Environment;
-use crate::live::{End, EndedBy, Event, Interval, Layout, Limits, LiveRun, Start, Told, View};
-use crate::netlink::Channels;
+use crate::live::{Attached, End, EndedBy, Event, Interval, Layout, Limits, LiveRun, Start, Told, View};
+use crate::netlink::{Channels, XdpMode};
 use crate::reading::Reading;
 use crate::record::Record;
 
@@ -43,6 +43,24 @@ pub(crate) struct Common {
     pub(crate) verbose: u8,
 }
 
+/// How an XDP program is attached.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub(crate) enum Mode {
+    /// In the driver
+    Native,
+    /// On socket buffers (generic XDP), much slower
+    Skb,
+}
+
+impl From<Mode> for XdpMode {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Native => Self::Native,
+            Mode::Skb => Self::Generic,
+        }
+    }
+}
+
 /// A time in seconds, such as 2 or 0.5.
 fn seconds(text: &str) -> std::result::Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_no_number| "not a number of seconds".to_owned())?;
@@ -65,19 +83,29 @@ pub(crate) fn immediate_exit() -> bool {
 }
 
 /// What is worth a line beside the start: a change made by the driver always, the rest if asked for.
-pub(crate) fn notes(start: &Start, verbose: u8) -> Vec<String> {
+pub(crate) fn notes(start: &Start, verbose: u8) {
+    start.notes.iter().for_each(|note| output::note(note));
+    if let Some(attached) = &start.attached {
+        notes_on(attached, verbose).iter().for_each(|note| output::note(note));
+    }
+    for target in start.targets.iter().filter(|target| verbose > 0 && target.passes) {
+        output::note(&format!("{}: a program that passes every packet is attached there too", target.interface));
+    }
+}
+
+fn notes_on(attached: &Attached, verbose: u8) -> Vec<String> {
     let mut notes = Vec::new();
-    if let (Reading::Known(before), Reading::Known(after)) = (&start.channels_before, &start.channels_after)
+    if let (Reading::Known(before), Reading::Known(after)) = (&attached.channels_before, &attached.channels_after)
         && before != after
     {
-        let interface = &start.interface;
+        let interface = &attached.interface;
         notes.push(format!("{interface}: attaching changed its channels: {}, now {}", told(before), told(after)));
     }
     if verbose > 0 {
-        let frags = if start.frags { "with frags" } else { "without frags, which this kernel does not take" };
-        notes.push(format!("program {}, id {}, {frags}", start.program, start.program_id));
-        let channels = start.channels_after.clone().map(|channels| told(&channels));
-        notes.push(format!("{} RX queues are counted; channels: {channels}", start.rx_queues));
+        let frags = if attached.frags { "with frags" } else { "without frags, which this kernel does not take" };
+        notes.push(format!("program {}, id {}, {frags}", attached.program, attached.program_id));
+        let channels = attached.channels_after.clone().map(|channels| told(&channels));
+        notes.push(format!("{} RX queues are counted; channels: {channels}", attached.rx_queues));
     }
     notes
 }

@@ -8,9 +8,11 @@ mod demo;
 mod doctor;
 mod import;
 mod live;
+mod monitor;
 mod placement;
 mod pool;
 mod progress;
+mod redirect;
 mod signals;
 mod variants;
 
@@ -25,7 +27,14 @@ use crate::error::Result;
 ///
 /// Without a command: the demo, which compares four packet operations of XDP_DROP on a throw-away veth lab.
 #[derive(Parser)]
-#[command(name = "xdplab", version, propagate_version = true, infer_long_args = true, max_term_width = 100)]
+#[command(
+    name = "xdplab",
+    version,
+    propagate_version = true,
+    infer_long_args = true,
+    infer_subcommands = true,
+    max_term_width = 100
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
@@ -56,6 +65,14 @@ enum Command {
     RedirectCpu(cpumap::Options),
     /// Read what other tools printed, also where it was pasted into mail
     Import(import::Options),
+    /// Redirect all packets of an interface to another by bpf_redirect()
+    Redirect(redirect::Redirect),
+    /// Redirect all packets of an interface to another by a devmap
+    RedirectMap(redirect::RedirectMap),
+    /// Redirect all packets of each interface to all others, by broadcast over a devmap
+    RedirectMulti(redirect::RedirectMulti),
+    /// Watch redirects, their errors and exceptions of XDP on all interfaces
+    Monitor(monitor::Options),
 }
 
 /// How a command ended, other than by an error.
@@ -103,6 +120,10 @@ fn run(arguments: Arguments) -> Result<Ending> {
         Command::Tx(options) => basic::run(Action::Tx, &options),
         Command::RedirectCpu(options) => cpumap::run(&options),
         Command::Import(options) => import::run(&options),
+        Command::Redirect(options) => options.run(),
+        Command::RedirectMap(options) => options.run(),
+        Command::RedirectMulti(options) => options.run(),
+        Command::Monitor(options) => monitor::run(&options),
     }
 }
 

@@ -100,15 +100,7 @@ impl DutProgram {
     /// # Errors
     /// The map could not be read.
     pub fn counts(&self) -> Result<Vec<Vec<Counts>>> {
-        (0..self.rx_queues)
-            .map(|queue| {
-                let per_cpu = self
-                    .counts
-                    .get(&queue, 0)
-                    .map_err(|error| bpf::map_error(format!("read the counts of {}", self.spec), &error))?;
-                Ok(per_cpu.iter().map(|cpu| Counts { packets: cpu[0], aborted: cpu[1] }).collect())
-            })
-            .collect()
+        (0..self.rx_queues).map(|queue| read_counts(&self.counts, queue)).collect()
     }
 
     /// What was counted so far, over all queues and CPUs.
@@ -121,4 +113,10 @@ impl DutProgram {
             sum
         }))
     }
+}
+
+/// What the entry of a counter map holds for each possible CPU: packets, then the aborted ones among them.
+pub(super) fn read_counts<const N: usize>(counts: &PerCpuArray<MapData, [u64; N]>, index: u32) -> Result<Vec<Counts>> {
+    let per_cpu = counts.get(&index, 0).map_err(|error| bpf::map_error("read what a program counted", &error))?;
+    Ok(per_cpu.iter().map(|cpu| Counts { packets: cpu[0], aborted: cpu[1] }).collect())
 }

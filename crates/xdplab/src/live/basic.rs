@@ -2,9 +2,10 @@
 
 use std::time::Instant;
 
-use super::counters::{Counters, Group, Place};
+use super::counters::Counters;
 use super::event::{End, EndedBy, Start};
 use super::interval::Interval;
+use super::readings;
 use super::receiver::{Program, Receiver, Target};
 use super::session::Source;
 use crate::device::{DutProgram, ProgramSpec};
@@ -54,11 +55,7 @@ impl BasicDevice {
 impl Source for BasicDevice {
     fn read(&mut self) -> Result<Counters> {
         let at = Instant::now();
-        let queues = self.program.counts()?;
-        let places = (0u32..)
-            .zip(queues)
-            .flat_map(|(queue, cpus)| (0u32..).zip(cpus).map(move |(cpu, counts)| (Place { queue, cpu }, counts)));
-        let received = Group { at, rows: places.collect() };
+        let received = readings::received(at, self.program.counts()?);
         let exceptions = Some(self.receiver.exceptions());
         Ok(Counters { received: Some(received), exceptions, ..Counters::empty(at) })
     }

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::{AddAssign, Sub};
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
+
 use super::cpumap::CpumapCounters;
 use crate::device::Counts;
 use crate::reading::Reading;
@@ -35,6 +37,33 @@ pub struct Place {
     pub cpu: u32,
 }
 
+/// Frames that redirects gave to drivers (tracepoint `xdp_devmap_xmit`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct XmitCounts {
+    /// Frames that a driver took.
+    pub sent: u64,
+    /// Frames that were freed instead: dropped by the program of the devmap entry, or not taken by the driver.
+    pub drops: u64,
+    /// Bulks: calls for up to 16 frames of one flow (`DEV_MAP_BULK_SIZE`, include/net/xdp.h).
+    pub bulks: u64,
+    /// Bulks that the driver answered with an error.
+    pub error_bulks: u64,
+}
+
+/// Where a count of transmitted frames belongs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Hop {
+    /// From where to where, e.g. `veth0->veth1`.
+    pub flow: String,
+    /// The driver's error, by its name; `None` where it took frames.
+    pub errno: Option<String>,
+    /// The CPU.
+    pub cpu: u32,
+}
+
+/// Counts of events that have a name, by name and CPU.
+pub type Named = Group<(String, u32), u64>;
+
 /// One reading of all that a command counts. `None` stands for what the command does not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
@@ -43,16 +72,44 @@ pub struct Counters {
     /// Packets that the program saw.
     pub received: Option<Group<Place, Counts>>,
     /// Verdicts that the driver could not carry out, `XDP_ABORTED` among them, by verdict and CPU.
-    pub exceptions: Option<Reading<Group<(String, u32), u64>>>,
+    pub exceptions: Option<Reading<Named>>,
+    /// Redirects whose frame a queue took, by CPU.
+    pub redirects: Option<Reading<Group<u32, u64>>>,
+    /// Redirects that failed before a queue took the frame, by errno and CPU.
+    pub redirect_errors: Option<Reading<Named>>,
+    /// Frames that redirects gave to drivers.
+    pub xmit: Option<Reading<Group<Hop, XmitCounts>>>,
     /// What a program gave to other CPUs.
     pub cpumap: Option<CpumapCounters>,
+}
+
+impl AddAssign for XmitCounts {
+    fn add_assign(&mut self, other: Self) {
+        self.sent += other.sent;
+        self.drops += other.drops;
+        self.bulks += other.bulks;
+        self.error_bulks += other.error_bulks;
+    }
+}
+
+impl Sub for XmitCounts {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            sent: self.sent - earlier.sent,
+            drops: self.drops - earlier.drops,
+            bulks: self.bulks - earlier.bulks,
+            error_bulks: self.error_bulks - earlier.error_bulks,
+        }
+    }
 }
 
 impl Counters {
     /// A reading of nothing.
     #[must_use]
     pub fn empty(at: Instant) -> Self {
-        Self { at, received: None, exceptions: None, cpumap: None }
+        Self { at, received: None, exceptions: None, redirects: None, redirect_errors: None, xmit: None, cpumap: None }
     }
 }
 

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Account, CpuCost, Interval, SoftirqTime};
-use crate::netlink::{Channels, XdpMode};
+use crate::netlink::{Channels, XdpFeature, XdpMode};
 use crate::reading::Reading;
 
 /// The schema of the lines.
@@ -30,7 +30,23 @@ pub struct Start {
     pub version: String,
     /// How it was called.
     pub argv: Vec<String>,
-    /// The interface.
+    /// The program and its interface; absent where the command attaches none.
+    #[serde(flatten)]
+    pub attached: Option<Attached>,
+    /// Where packets are redirected to.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub targets: Vec<Target>,
+    /// What the user should know about what was found, a sentence each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+    /// Wall clock of the first reading, RFC 3339.
+    pub started: String,
+}
+
+/// Our program on an interface.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Attached {
+    /// The interface; the first of them if the program is attached to several, which are the targets then.
     pub interface: String,
     /// Its number in its network namespace.
     pub ifindex: u32,
@@ -50,8 +66,38 @@ pub struct Start {
     pub channels_before: Reading<Channels>,
     /// The same afterwards; some drivers take queues away for XDP.
     pub channels_after: Reading<Channels>,
-    /// Wall clock of the first reading, RFC 3339.
-    pub started: String,
+}
+
+/// An interface that packets are redirected to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Target {
+    /// The interface.
+    pub interface: String,
+    /// Its number in its network namespace.
+    pub ifindex: u32,
+    /// Its driver.
+    pub driver: Reading<String>,
+    /// What XDP can do there, once everything was attached.
+    pub xdp_features: Reading<Vec<XdpFeature>>,
+    /// Whether a program of ours that passes every packet was attached to it, which many drivers need before they transmit
+    /// redirected frames.
+    pub passes: bool,
+}
+
+impl Start {
+    /// The beginning of a command of this name.
+    #[must_use]
+    pub fn of(command: impl Into<String>) -> Self {
+        Self {
+            command: command.into(),
+            version: env!("CARGO_PKG_VERSION").into(),
+            argv: std::env::args().collect(),
+            attached: None,
+            targets: Vec::new(),
+            notes: Vec::new(),
+            started: String::new(),
+        }
+    }
 }
 
 /// How it ended, and the totals.
@@ -153,6 +199,7 @@ mod tests {
 
     use super::super::interval::WallClock;
     use super::super::interval::tests::counters;
+    use super::super::softirq::BusyCpu;
     use super::*;
     use crate::units::Nanos;
 
@@ -170,12 +217,13 @@ mod tests {
             softirq: Some(Reading::Known(SoftirqTime {
                 busy_ns: [(1, 320_000_000)].into(),
                 busy_ns_per_packet: Nanos(80_000.0),
+                cpus: [(1, BusyCpu { ns_per_packet: Some(Nanos(80_000.0)), softirq: 0.16, idle: 0.5 })].into(),
             })),
             interface: Reading::not_available("gone"),
             ..End::new(total, EndedBy::Signal("SIGINT".into()))
         };
         insta::assert_snapshot!(Event::End(&end).json_line().unwrap(), @r#"
-        {"schema":"xdplab.live/1","event":"end","ended_by":{"signal":"SIGINT"},"total":{"start":"2026-01-02T03:04:05.000000Z","stop":"2026-01-02T03:04:07.000000Z","period_s":2.0,"partial":true,"received":{"period_s":2.0,"packets":4000,"aborted":1,"pps":2000.0,"ns_per_packet":500000.0,"rx_queues":{"0":{"packets":4000,"aborted":1}},"cpus":{"1":{"packets":4000,"aborted":1}}},"exceptions":{"period_s":2.0,"packets":1,"verdicts":{"XDP_ABORTED":{"1":1}}}},"softirq":{"busy_ns":{"1":320000000},"busy_ns_per_packet":80000.0},"interface":{"not_available":"gone"}}
+        {"schema":"xdplab.live/1","event":"end","ended_by":{"signal":"SIGINT"},"total":{"start":"2026-01-02T03:04:05.000000Z","stop":"2026-01-02T03:04:07.000000Z","period_s":2.0,"partial":true,"received":{"period_s":2.0,"packets":4000,"aborted":1,"pps":2000.0,"ns_per_packet":500000.0,"rx_queues":{"0":{"packets":4000,"aborted":1}},"cpus":{"1":{"packets":4000,"aborted":1}}},"exceptions":{"period_s":2.0,"packets":1,"verdicts":{"XDP_ABORTED":{"1":1}}}},"softirq":{"busy_ns":{"1":320000000},"busy_ns_per_packet":80000.0,"cpus":{"1":{"ns_per_packet":80000.0,"softirq":0.16,"idle":0.5}}},"interface":{"not_available":"gone"}}
         "#);
         let json = serde_json::to_string(&end).unwrap();
         assert_eq!(serde_json::from_str::<End>(&json).unwrap(), end);

@@ -1,12 +1,13 @@
 //! What was counted between two readings, with the rates that follow from it: plain data, for lines, JSON and record.
 
 use std::collections::BTreeMap;
+use std::ops::Sub;
 use std::time::Instant;
 
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::counters::{Counters, Delta, Place, delta_of};
+use super::counters::{Counters, Delta, Group, Hop, Place, XmitCounts, delta_of};
 use super::cpumap::CpumapInterval;
 use crate::device::Counts;
 use crate::reading::Reading;
@@ -37,6 +38,15 @@ pub struct Interval {
     /// Verdicts that the driver could not carry out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub exceptions: Option<Reading<Exceptions>>,
+    /// Redirects whose frame a queue took; absent where they are not asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redirects: Option<Reading<Redirects>>,
+    /// Redirects that failed before a queue took the frame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub redirect_errors: Option<Reading<RedirectErrors>>,
+    /// Frames that redirects gave to drivers; absent in skb mode, in which none is given to a driver in this way.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xmit: Option<Reading<Transmitted>>,
     /// What the program gave to other CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpumap: Option<CpumapInterval>,
@@ -72,6 +82,54 @@ pub struct Exceptions {
     pub verdicts: BTreeMap<String, BTreeMap<u32, u64>>,
 }
 
+/// Redirects whose frame a queue took (tracepoint `xdp_redirect`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Redirects {
+    /// Seconds between the two readings of these counters.
+    pub period_s: f64,
+    /// Packets in all.
+    pub packets: u64,
+    /// Packets by CPU.
+    pub cpus: BTreeMap<u32, u64>,
+}
+
+/// Redirects that failed before a queue took the frame (tracepoint `xdp_redirect_err`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RedirectErrors {
+    /// Seconds between the two readings of these counters.
+    pub period_s: f64,
+    /// Packets in all.
+    pub packets: u64,
+    /// Packets by errno and CPU.
+    pub errnos: BTreeMap<String, BTreeMap<u32, u64>>,
+}
+
+/// Frames that redirects gave to drivers (tracepoint `xdp_devmap_xmit`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Transmitted {
+    /// Seconds between the two readings of these counters.
+    pub period_s: f64,
+    /// All frames.
+    #[serde(flatten)]
+    pub total: XmitCounts,
+    /// By CPU.
+    pub cpus: BTreeMap<u32, XmitCounts>,
+    /// By flow, e.g. `veth0->veth1`; the name of an interface in another network namespace tells that one.
+    pub flows: BTreeMap<String, FlowTransmitted>,
+}
+
+/// Frames of one flow.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct FlowTransmitted {
+    /// All frames.
+    #[serde(flatten)]
+    pub total: XmitCounts,
+    /// By CPU.
+    pub cpus: BTreeMap<u32, XmitCounts>,
+    /// Those of bulks that the driver answered with an error, by errno.
+    pub driver_errors: BTreeMap<String, XmitCounts>,
+}
+
 impl WallClock {
     /// The wall clock of a run whose first reading was at `origin`, a moment ago.
     #[must_use]
@@ -94,7 +152,6 @@ impl Interval {
     pub fn between(earlier: &Counters, later: &Counters, partial: bool, wall: &WallClock) -> Self {
         let received = earlier.received.as_ref().zip(later.received.as_ref());
         let received = received.map(|(earlier, later)| Received::of(&later.since(earlier)));
-        let exceptions = earlier.exceptions.as_ref().zip(later.exceptions.as_ref());
         let cpumap = earlier.cpumap.as_ref().zip(later.cpumap.as_ref());
         Self {
             start: wall.at(earlier.at),
@@ -102,10 +159,23 @@ impl Interval {
             period_s: later.at.saturating_duration_since(earlier.at).as_secs_f64(),
             partial,
             received,
-            exceptions: exceptions.map(|(earlier, later)| delta_of(earlier, later).map(|delta| Exceptions::of(&delta))),
+            exceptions: part(&earlier.exceptions, &later.exceptions, Exceptions::of),
+            redirects: part(&earlier.redirects, &later.redirects, Redirects::of),
+            redirect_errors: part(&earlier.redirect_errors, &later.redirect_errors, RedirectErrors::of),
+            xmit: part(&earlier.xmit, &later.xmit, Transmitted::of),
             cpumap: cpumap.map(|(earlier, later)| CpumapInterval::between(earlier, later)),
         }
     }
+}
+
+/// What was counted of one kind, where both readings have it.
+fn part<K: Ord + Clone, V: Copy + Default + Sub<Output = V>, T>(
+    earlier: &Option<Reading<Group<K, V>>>,
+    later: &Option<Reading<Group<K, V>>>,
+    of: fn(&Delta<K, V>) -> T,
+) -> Option<Reading<T>> {
+    let (earlier, later) = earlier.as_ref().zip(later.as_ref())?;
+    Some(delta_of(earlier, later).map(|delta| of(&delta)))
 }
 
 impl Received {
@@ -127,19 +197,53 @@ impl Received {
 
 impl Exceptions {
     fn of(delta: &Delta<(String, u32), u64>) -> Self {
-        let mut verdicts: BTreeMap<String, BTreeMap<u32, u64>> = BTreeMap::new();
-        for ((verdict, cpu), packets) in delta.rows.iter().filter(|(_, packets)| **packets > 0) {
-            verdicts.entry(verdict.clone()).or_default().insert(*cpu, *packets);
-        }
-        Self { period_s: delta.period.as_secs_f64(), packets: delta.total(), verdicts }
+        Self { period_s: delta.period.as_secs_f64(), packets: delta.total(), verdicts: by_name(delta) }
     }
+}
+
+impl Redirects {
+    fn of(delta: &Delta<u32, u64>) -> Self {
+        let cpus = delta.rows.iter().filter(|(_, packets)| **packets > 0).map(|(cpu, packets)| (*cpu, *packets));
+        Self { period_s: delta.period.as_secs_f64(), packets: delta.total(), cpus: cpus.collect() }
+    }
+}
+
+impl RedirectErrors {
+    fn of(delta: &Delta<(String, u32), u64>) -> Self {
+        Self { period_s: delta.period.as_secs_f64(), packets: delta.total(), errnos: by_name(delta) }
+    }
+}
+
+impl Transmitted {
+    fn of(delta: &Delta<Hop, XmitCounts>) -> Self {
+        let mut flows: BTreeMap<String, FlowTransmitted> = BTreeMap::new();
+        let mut cpus: BTreeMap<u32, XmitCounts> = BTreeMap::new();
+        for (hop, counts) in delta.rows.iter().filter(|(_, counts)| counts.bulks > 0) {
+            let flow = flows.entry(hop.flow.clone()).or_default();
+            flow.total += *counts;
+            *flow.cpus.entry(hop.cpu).or_default() += *counts;
+            *cpus.entry(hop.cpu).or_default() += *counts;
+            if let Some(errno) = &hop.errno {
+                *flow.driver_errors.entry(errno.clone()).or_default() += *counts;
+            }
+        }
+        Self { period_s: delta.period.as_secs_f64(), total: delta.total(), cpus, flows }
+    }
+}
+
+/// The rows that are not zero.
+fn by_name(delta: &Delta<(String, u32), u64>) -> BTreeMap<String, BTreeMap<u32, u64>> {
+    let mut names: BTreeMap<String, BTreeMap<u32, u64>> = BTreeMap::new();
+    for ((name, cpu), packets) in delta.rows.iter().filter(|(_, packets)| **packets > 0) {
+        names.entry(name.clone()).or_default().insert(*cpu, *packets);
+    }
+    names
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use std::time::Duration;
 
-    use super::super::counters::Group;
     use super::*;
 
     /// A row of received packets: queue, CPU, packets, aborted packets.

@@ -12,7 +12,11 @@ mod cpumap_text;
 mod event;
 mod interval;
 mod ledger;
+mod monitor;
+mod readings;
 mod receiver;
+mod redirect;
+mod redirect_ledger;
 mod session;
 mod signals;
 mod softirq;
@@ -20,14 +24,18 @@ mod text;
 mod thread_clock;
 
 pub use basic::BasicDevice;
-pub use counters::{Counters, Delta, Group, Place};
+pub use counters::{Counters, Delta, Group, Hop, Named, Place, XmitCounts};
 pub use cpu_cost::CpuCost;
 pub use cpumap::{CpumapCounters, CpumapInterval, Enqueues, Kthreads};
 pub use cpumap_device::CpumapDevice;
-pub use event::{End, EndedBy, Event, InterfaceCounted, LiveRun, SCHEMA, Start};
-pub use interval::{Exceptions, Interval, Received, WallClock};
+pub use event::{Attached, End, EndedBy, Event, InterfaceCounted, LiveRun, SCHEMA, Start, Target};
+pub use interval::{
+    Exceptions, FlowTransmitted, Interval, Received, RedirectErrors, Redirects, Transmitted, WallClock,
+};
 pub use ledger::{Account, Part};
+pub use monitor::Monitor;
+pub use redirect::{RedirectDevice, RedirectSpec};
 pub use session::{Clock, Limits, Session, Source, Told, View, Woken};
 pub use signals::Signals;
-pub use softirq::SoftirqTime;
+pub use softirq::{BusyCpu, SoftirqTime};
 pub use text::Layout;

@@ -2,19 +2,17 @@
 
 use std::os::fd::BorrowedFd;
 
-use nix::errno::Errno;
-
 use super::counters::Group;
-use super::event::{InterfaceCounted, Start};
+use super::event::{Attached, InterfaceCounted, Start};
+use super::readings;
 use super::softirq::SoftirqAccount;
 use crate::bpf;
 use crate::device::Attachment;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::host;
-use crate::netlink::{Channels, Ethtool, LinkInfo, LinkStats, Rtnl, XdpMode};
+use crate::netlink::{Channels, LinkInfo, Rtnl, XdpMode};
 use crate::observe::{Figure, Interface, Observers, Watch};
 use crate::reading::Reading;
-use crate::sys::ethtool::EthtoolIoctl;
 use crate::topology::NetNs;
 
 /// An interface that may be taken, before anything has been changed.
@@ -56,8 +54,8 @@ impl Target {
         if !force {
             host::require_unused(name)?;
         }
-        let channels = channels(link.ifindex);
-        let rx_queues = rx_queues(&link, &channels);
+        let channels = readings::channels(link.ifindex);
+        let rx_queues = readings::rx_queues(&link, &channels);
         Ok(Self { rtnl, link, channels, rx_queues })
     }
 
@@ -82,26 +80,23 @@ impl Target {
         let observers = Observers::attach_only(watch, figures).into();
         // Last, so that its counters are as old as the first reading that follows.
         let link = rtnl.link_by_index(link.ifindex)?;
-        let start = Start {
-            command: program.command.clone(),
-            version: env!("CARGO_PKG_VERSION").into(),
-            argv: std::env::args().collect(),
+        let attached = Attached {
             interface: link.name.clone(),
             ifindex: link.ifindex,
-            driver: EthtoolIoctl::open().and_then(|ioctl| ioctl.driver_info(&link.name)).map(|info| info.driver).into(),
+            driver: readings::driver(&link.name),
             xdp_mode: attachment.mode(),
             program: program.name.clone(),
             program_id: link.xdp.first().map_or(0, |attached| attached.prog_id),
             frags: bpf::takes_frags(),
             rx_queues,
             channels_before,
-            channels_after: channels(link.ifindex),
-            started: String::new(),
+            channels_after: readings::channels(link.ifindex),
         };
+        let start = Start { attached: Some(attached), ..Start::of(&program.command) };
         Ok(Receiver {
             attachment: Some(attachment),
             observers,
-            softirqs: SoftirqAccount::open(link.ifindex),
+            softirqs: SoftirqAccount::open(&[link.ifindex]),
             rtnl,
             link,
             start,
@@ -122,48 +117,16 @@ impl Receiver {
 
     /// Verdicts that the driver could not carry out.
     pub(super) fn exceptions(&self) -> Reading<Group<(String, u32), u64>> {
-        Group::read(|| {
-            self.observers.as_ref().and_then(Observers::exceptions_per_cpu).map(|verdicts| {
-                let rows = verdicts.into_iter().flat_map(|(verdict, cpus)| {
-                    (0u32..).zip(cpus).map(move |(cpu, packets)| ((verdict.clone(), cpu), packets))
-                });
-                rows.collect()
-            })
-        })
+        readings::named(|| self.observers.as_ref().and_then(Observers::exceptions_per_cpu))
     }
 
     /// What the interface itself has counted since the program was attached.
     pub(super) fn interface(&mut self) -> Reading<InterfaceCounted> {
-        let not_told = || Reading::not_available("the kernel left IFLA_STATS64 out");
-        let now = match self.rtnl.link_by_index(self.link.ifindex) {
-            Ok(link) => link.stats,
-            Err(error) => return Reading::not_available(error.to_string()),
-        };
-        now.zip(self.link.stats).map_or_else(not_told, |(now, before): (LinkStats, LinkStats)| {
-            Reading::Known(InterfaceCounted {
-                rx_packets: now.rx_packets.saturating_sub(before.rx_packets),
-                tx_packets: now.tx_packets.saturating_sub(before.tx_packets),
-            })
-        })
+        readings::counted_since(&mut self.rtnl, &self.link)
     }
 
     /// Succeeds as long as the interface is there.
     pub(super) fn check(&mut self) -> Result<()> {
-        self.rtnl.link_by_index(self.link.ifindex).map(|_| ()).map_err(|error| match error.errno() {
-            Some(Errno::ENODEV) => {
-                let what = format!("count packets of {} (ifindex {})", self.link.name, self.link.ifindex);
-                Error::invalid(what, "the interface is gone")
-            }
-            _ => error,
-        })
+        readings::check_there(&mut self.rtnl, &self.link)
     }
-}
-
-fn channels(ifindex: u32) -> Reading<Channels> {
-    Ethtool::open().and_then(|mut ethtool| ethtool.channels(ifindex)).into()
-}
-
-fn rx_queues(link: &LinkInfo, channels: &Reading<Channels>) -> u32 {
-    let in_use = channels.known().map_or(0, |channels| channels.rx.unwrap_or(0) + channels.combined.unwrap_or(0));
-    link.rx_queues.unwrap_or(1).max(in_use).max(1)
 }

@@ -24,6 +24,21 @@ pub struct SoftirqTime {
     pub busy_ns: BTreeMap<u32, u64>,
     /// Their sum divided by the packets received.
     pub busy_ns_per_packet: Nanos,
+    /// How each of these CPUs spent its time.
+    #[serde(default)]
+    pub cpus: BTreeMap<u32, BusyCpu>,
+}
+
+/// A CPU that received packets.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct BusyCpu {
+    /// Its time in softirq divided by the packets that it received; absent where the time is too little for an account in
+    /// ticks.
+    pub ns_per_packet: Option<Nanos>,
+    /// The share of its time in softirq, 0 to 1.
+    pub softirq: f64,
+    /// The share of its time without work, 0 to 1.
+    pub idle: f64,
 }
 
 /// The account at the start.
@@ -31,9 +46,12 @@ pub struct SoftirqTime {
 pub(super) struct SoftirqAccount(Reading<CpuTimes>);
 
 impl SoftirqAccount {
-    /// Opens it for the packets of an interface.
-    pub(super) fn open(ifindex: u32) -> Self {
-        Self(match Netdev::open().and_then(|mut netdev| netdev.napis(ifindex)) {
+    /// Opens it for the packets of these interfaces.
+    pub(super) fn open(ifindexes: &[u32]) -> Self {
+        let napis = Netdev::open().and_then(|mut netdev| {
+            ifindexes.iter().map(|ifindex| netdev.napis(*ifindex)).collect::<crate::error::Result<Vec<_>>>()
+        });
+        Self(match napis.map(|napis| napis.concat()) {
             Ok(napis) if napis.iter().any(|napi| napi.pid.is_some()) => {
                 Reading::not_available("NAPI runs in threads of its own, outside softirq")
             }
@@ -57,23 +75,28 @@ fn of_shares(
     period: Duration,
     received: &Received,
 ) -> Result<SoftirqTime, String> {
-    let busy_of = |cpu: &u32| {
+    let shares_of = |cpu: &u32| {
         let shares = shares.get(cpu).ok_or("a CPU that received is offline")?;
-        let shares = shares.as_ref().into_result()?;
-        Ok::<_, String>((*cpu, period.mul_f64(shares.softirq)))
+        Ok::<_, String>((*cpu, *shares.as_ref().into_result()?))
     };
-    let busy: BTreeMap<u32, Duration> = received.cpus.keys().map(busy_of).collect::<Result<_, _>>()?;
-    let sum: Duration = busy.values().sum();
+    let shares: BTreeMap<u32, CpuShares> = received.cpus.keys().map(shares_of).collect::<Result<_, _>>()?;
+    let busy = |shares: &CpuShares| period.mul_f64(shares.softirq);
+    let sum: Duration = shares.values().map(busy).sum();
     if sum < LEAST_BUSY {
         return Err(format!("{:.2} s in softirq are too few for an account in ticks", sum.as_secs_f64()));
     }
-    let per_packet = PacketsPerSec::of(received.packets, sum).and_then(PacketsPerSec::to_nanos);
+    let per_packet = |packets, busy| PacketsPerSec::of(packets, busy).and_then(PacketsPerSec::to_nanos);
+    let nanos = |busy: Duration| u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX);
+    let cpu = |(cpu, shares): (&u32, &CpuShares)| {
+        let packets = received.cpus.get(cpu).map_or(0, |counts| counts.packets);
+        let ns_per_packet = Some(busy(shares)).filter(|busy| *busy >= LEAST_BUSY);
+        let ns_per_packet = ns_per_packet.and_then(|busy| per_packet(packets, busy));
+        (*cpu, BusyCpu { ns_per_packet, softirq: shares.softirq, idle: shares.idle })
+    };
     Ok(SoftirqTime {
-        busy_ns: busy
-            .into_iter()
-            .map(|(cpu, busy)| (cpu, u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX)))
-            .collect(),
-        busy_ns_per_packet: per_packet.ok_or("no packet was received")?,
+        busy_ns: shares.iter().map(|(cpu, shares)| (*cpu, nanos(busy(shares)))).collect(),
+        busy_ns_per_packet: per_packet(received.packets, sum).ok_or("no packet was received")?,
+        cpus: shares.iter().map(cpu).collect(),
     })
 }
 
@@ -106,6 +129,8 @@ mod tests {
         let time = of_shares(&shares(&[0.25, 0.75, 0.5]), period, &received(50_000_000, &[0, 2])).unwrap();
         assert_eq!(time.busy_ns, BTreeMap::from([(0, 2_500_000_000), (2, 5_000_000_000)]));
         assert_eq!(time.busy_ns_per_packet, Nanos(150.0));
+        let of_its_own = |ns| BusyCpu { ns_per_packet: Some(Nanos(ns)), softirq: ns / 200.0, idle: 1.0 - ns / 200.0 };
+        assert_eq!(time.cpus, BTreeMap::from([(0, of_its_own(50.0)), (2, of_its_own(100.0))]));
     }
 
     #[test]

@@ -8,12 +8,13 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::attach;
+use super::flows::{self, FlowXmit, Flows};
 use crate::bpf;
 use crate::error::{Error, Result};
 use crate::reading::Reading;
 
 /// An interface as the kernel's tracepoints show it: its index, and the inode of its network namespace.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Interface {
     /// Interface index within the namespace.
     pub ifindex: u32,
@@ -30,15 +31,28 @@ pub struct Watch {
     pub xmit_to: Interface,
 }
 
+/// Whose verdicts [`Observers::of_verdicts`] counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdicts {
+    /// Those of the program with this id, on every interface that it is attached to.
+    Program(u32),
+    /// Those of every program of the machine.
+    Everybody,
+}
+
 /// A set of counters that is observed by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Figure {
     /// [`Observers::exceptions`].
     Exceptions,
+    /// [`Observers::redirects_per_cpu`]: runs once a packet.
+    Redirects,
     /// [`Observers::redirect_errors`].
     RedirectErrors,
     /// [`Observers::xmit`].
     Xmit,
+    /// [`Observers::flows`].
+    Flows,
     /// [`Observers::napi`].
     Napi,
     /// [`Observers::softirqs_per_cpu`].
@@ -48,7 +62,8 @@ pub enum Figure {
 }
 
 impl Figure {
-    /// All of them.
+    /// Those of a measurement on one interface: all but the one that costs something per packet, and the one that looks at
+    /// every interface.
     pub const ALL: [Self; 6] =
         [Self::Exceptions, Self::RedirectErrors, Self::Xmit, Self::Napi, Self::Softirqs, Self::PagePools];
 }
@@ -125,6 +140,8 @@ pub fn action_name(code: usize) -> String {
 /// Attached observers; dropping them detaches.
 pub struct Observers {
     exceptions: Observed<PerCpuArray<MapData, u64>>,
+    redirects: Observed<PerCpuArray<MapData, u64>>,
+    flows: Observed<Flows>,
     redirect_errors: Observed<PerCpuArray<MapData, u64>>,
     xmit: Observed<PerCpuArray<MapData, [u64; 4]>>,
     xmit_errors: Observed<PerCpuArray<MapData, u64>>,
@@ -151,11 +168,37 @@ impl Observers {
     /// # Errors
     /// The object could not be loaded at all; a missing tracepoint is no error.
     pub fn attach_only(watch: Watch, figures: &[Figure]) -> Result<Self> {
-        use Figure::{Exceptions, Napi, PagePools, RedirectErrors, Softirqs, Xmit};
-        let mut object = load(watch)?;
+        let globals = [
+            ("ifindex", watch.device.ifindex),
+            ("netns", inum(watch.device.netns)?),
+            ("xmit_ifindex", watch.xmit_to.ifindex),
+            ("xmit_netns", inum(watch.xmit_to.netns)?),
+            ("tgid", std::process::id()),
+        ];
+        Self::load(globals.into(), figures)
+    }
+
+    /// Attaches the observers of these figures, of which exceptions and redirects are counted for these verdicts.
+    ///
+    /// # Errors
+    /// The object could not be loaded at all; a missing tracepoint is no error.
+    pub fn of_verdicts(verdicts: Verdicts, figures: &[Figure]) -> Result<Self> {
+        let global = match verdicts {
+            Verdicts::Program(id) => ("prog_id", id),
+            Verdicts::Everybody => ("everything", 1),
+        };
+        Self::load([global].into(), figures)
+    }
+
+    fn load(globals: BTreeMap<&'static str, u32>, figures: &[Figure]) -> Result<Self> {
+        use Figure::{Exceptions, Flows, Napi, PagePools, RedirectErrors, Redirects, Softirqs, Xmit};
+        let mut object =
+            bpf::load(bpf::OBSERVE, &bpf::Object { globals, needs_kernel_types: true, ..bpf::Object::default() })?;
         let wanted = |figure| figures.contains(&figure);
         Ok(Self {
             exceptions: observed(&mut object, wanted(Exceptions), &["xdp_exception"], "exceptions"),
+            redirects: observed(&mut object, wanted(Redirects), &["xdp_redirect"], "redirects"),
+            flows: if wanted(Flows) { flows::attach(&mut object) } else { Err(NOT_WANTED.into()) },
             redirect_errors: observed(&mut object, wanted(RedirectErrors), &["xdp_redirect_err"], "redirect_errors"),
             xmit: observed(&mut object, wanted(Xmit), &["xdp_devmap_xmit"], "xmits"),
             xmit_errors: bpf::take_map(&mut object, "xmit_errors").map_err(|error| error.to_string()),
@@ -181,6 +224,27 @@ impl Observers {
     #[must_use]
     pub fn exceptions_per_cpu(&self) -> Reading<BTreeMap<String, Vec<u64>>> {
         per_cpu_by_name(&self.exceptions, action_name)
+    }
+
+    /// Redirects whose frame a queue took, for each possible CPU.
+    #[must_use]
+    pub fn redirects_per_cpu(&self) -> Reading<Vec<u64>> {
+        per_cpu(&self.redirects)
+    }
+
+    /// The errors of [`Self::redirect_errors`] for each possible CPU; those that never came are left out.
+    #[must_use]
+    pub fn redirect_errors_per_cpu(&self) -> Reading<BTreeMap<String, Vec<u64>>> {
+        per_cpu_by_name(&self.redirect_errors, errno_name)
+    }
+
+    /// Frames that redirects transmitted, for each pair of interfaces of the machine and each answer of the driver.
+    #[must_use]
+    pub fn flows(&self) -> Reading<Vec<FlowXmit>> {
+        match &self.flows {
+            Ok(flows) => flows.read(),
+            Err(why) => Reading::not_available(why),
+        }
     }
 
     /// Redirects that failed before a queue took the frame, by errno name.
@@ -239,22 +303,12 @@ impl Observers {
 /// `OWNER_GENERATOR` in `bpf/observe.bpf.c`.
 const OWNER_GENERATOR: u64 = 1;
 
-fn load(watch: Watch) -> Result<Ebpf> {
-    let inum = |netns: u64| {
-        u32::try_from(netns)
-            .map_err(|error| Error::invalid(format!("watch network namespace {netns}"), error.to_string()))
-    };
-    let globals = [
-        ("ifindex", watch.device.ifindex),
-        ("netns", inum(watch.device.netns)?),
-        ("xmit_ifindex", watch.xmit_to.ifindex),
-        ("xmit_netns", inum(watch.xmit_to.netns)?),
-        ("tgid", std::process::id()),
-    ];
-    bpf::load(
-        bpf::OBSERVE,
-        &bpf::Object { globals: globals.into(), needs_kernel_types: true, ..bpf::Object::default() },
-    )
+/// Why a figure has no value that was not asked for.
+const NOT_WANTED: &str = "not observed in this run";
+
+/// A network namespace as the programs know it.
+fn inum(netns: u64) -> Result<u32> {
+    u32::try_from(netns).map_err(|error| Error::invalid(format!("watch network namespace {netns}"), error.to_string()))
 }
 
 fn observed<T>(object: &mut Ebpf, wanted: bool, tracepoints: &[&'static str], map: &str) -> Observed<T>
@@ -262,7 +316,7 @@ where
     T: TryFrom<Map, Error = aya::maps::MapError>,
 {
     if !wanted {
-        return Err("not observed in this run".into());
+        return Err(NOT_WANTED.into());
     }
     let attached = tracepoints.iter().try_for_each(|tracepoint| attach(object, tracepoint));
     attached.and_then(|()| bpf::take_map(object, map)).map_err(|error| error.to_string())

@@ -5,12 +5,14 @@
 mod attach_message;
 mod counters;
 mod cpumap;
+mod flows;
 
 pub use attach_message::AttachMessage;
 pub use counters::{
-    Figure, Interface, NapiPolls, Observers, PagePools, Pages, Softirqs, Watch, Xmit, action_name, errno_name,
+    Figure, Interface, NapiPolls, Observers, PagePools, Pages, Softirqs, Verdicts, Watch, Xmit, action_name, errno_name,
 };
 pub use cpumap::{CpumapObserver, Enqueued, Kthread};
+pub use flows::{Flow, FlowXmit};
 
 use aya::Ebpf;
 use aya::programs::{BtfTracePoint, ProgramError};

@@ -117,10 +117,12 @@ impl Live {
         live
     }
 
-    fn await_start(&mut self) {
+    pub(crate) fn await_start(&mut self) {
         eventually("it starts to count", 20, || {
             assert_eq!(self.child.try_wait().unwrap(), None, "{}", self.stderr.so_far());
-            self.stderr.so_far().contains(" packets on ") || self.stdout.so_far().contains(r#""event":"start""#)
+            let told = self.stderr.so_far();
+            [" packets on ", "Redirecting ", "Watching "].iter().any(|begun| told.contains(begun))
+                || self.stdout.so_far().contains(r#""event":"start""#)
         });
     }
 
@@ -184,7 +186,7 @@ fn sink(lab: &Lab) -> (Attachment, Sink) {
     (attach(sink.fd().unwrap(), &lab.generator, XdpMode::Native), sink)
 }
 
-fn generator(lab: &Lab) -> LiveFrames {
+pub(crate) fn generator(lab: &Lab) -> LiveFrames {
     let spec = LiveFramesSpec {
         frame: frame(lab, FlowSpec::lab_v4()),
         ifindex: lab.generator.ifindex,
@@ -426,9 +428,10 @@ fn json_and_record() {
     for (told, recorded) in told.iter().zip(&run.intervals) {
         same(told, serde_json::to_value(recorded).unwrap(), "interval");
     }
-    assert_eq!((run.start.command.as_str(), run.start.program.as_str()), ("tx", "tx:swap-macs"));
-    assert_eq!((run.start.rx_queues, run.start.xdp_mode), (2, XdpMode::Native));
-    assert_eq!(run.start.channels_before, run.start.channels_after);
+    let attached = run.start.attached.as_ref().unwrap();
+    assert_eq!((run.start.command.as_str(), attached.program.as_str()), ("tx", "tx:swap-macs"));
+    assert_eq!((attached.rx_queues, attached.xdp_mode), (2, XdpMode::Native));
+    assert_eq!(attached.channels_before, attached.channels_after);
     let end = run.end.as_ref().unwrap();
     assert_eq!(end.total.received.as_ref().unwrap().packets, FEW);
     assert_eq!(end.interface.known().unwrap().rx_packets, FEW);
@@ -494,7 +497,7 @@ fn in_use() {
 }
 
 /// `ip route add default dev …`
-fn add_default_route(ifindex: u32) {
+pub(crate) fn add_default_route(ifindex: u32) {
     let mut route = RouteMessage::default();
     route.header.address_family = AddressFamily::Inet;
     route.header.table = 254; // RT_TABLE_MAIN, include/uapi/linux/rtnetlink.h

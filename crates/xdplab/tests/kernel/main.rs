@@ -16,6 +16,7 @@ mod generator;
 mod live;
 mod measurement;
 mod observers;
+mod redirect;
 mod settings;
 mod support;
 mod testrun;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         live::tests(),
         measurement::tests(),
         observers::tests(),
+        redirect::tests(),
         settings::tests(),
         testrun::tests(),
         topology::tests(),

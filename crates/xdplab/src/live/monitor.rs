@@ -1,0 +1,64 @@
+//! `monitor`: what XDP does on every interface of the machine, whoever's programs they are.
+
+use std::time::Instant;
+
+use super::counters::Counters;
+use super::event::Start;
+use super::readings;
+use super::session::Source;
+use crate::error::Result;
+use crate::host;
+use crate::observe::{Figure, Observers, Verdicts};
+use crate::topology::NetNs;
+
+/// Observers of the whole machine; dropping it detaches them.
+pub struct Monitor {
+    observers: Observers,
+    netns: u64,
+    stats: bool,
+}
+
+impl Monitor {
+    /// Attaches the observers; one whose tracepoint is missing is left out, and told by [`Self::start`].
+    ///
+    /// Redirects that succeed are counted with `stats`: that runs once for each packet.
+    ///
+    /// # Errors
+    /// The process lacks privileges, or the kernel has no BTF.
+    pub fn attach(stats: bool) -> Result<Self> {
+        host::require_privileges()?;
+        let mut figures = vec![Figure::Exceptions, Figure::RedirectErrors, Figure::Flows];
+        figures.extend(stats.then_some(Figure::Redirects));
+        let observers = Observers::of_verdicts(Verdicts::Everybody, &figures)?;
+        Ok(Self { observers, netns: NetNs::current()?.inode(), stats })
+    }
+
+    /// What is observed, once the first reading has been made.
+    #[must_use]
+    pub fn start(&self, first: &Counters, started: String) -> Start {
+        let missing = [
+            ("redirects", first.redirects.as_ref().and_then(|group| group.as_ref().into_result().err())),
+            ("redirect errors", first.redirect_errors.as_ref().and_then(|group| group.as_ref().into_result().err())),
+            ("exceptions", first.exceptions.as_ref().and_then(|group| group.as_ref().into_result().err())),
+            ("transmitted frames", first.xmit.as_ref().and_then(|group| group.as_ref().into_result().err())),
+        ];
+        let notes = missing.into_iter().filter_map(|(what, why)| Some(format!("{what}: not available ({})", why?)));
+        Start { started, notes: notes.collect(), ..Start::of("monitor") }
+    }
+}
+
+impl Source for Monitor {
+    fn read(&mut self) -> Result<Counters> {
+        Ok(Counters {
+            exceptions: Some(readings::named(|| self.observers.exceptions_per_cpu())),
+            redirects: self.stats.then(|| readings::per_cpu(|| self.observers.redirects_per_cpu())),
+            redirect_errors: Some(readings::named(|| self.observers.redirect_errors_per_cpu())),
+            xmit: Some(readings::xmit(&self.observers, self.netns, |_any| true)),
+            ..Counters::empty(Instant::now())
+        })
+    }
+
+    fn check(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
