@@ -4,6 +4,7 @@
 
 pub mod across;
 pub mod bpf;
+pub mod calibrate;
 pub mod cli;
 pub mod device;
 pub mod error;

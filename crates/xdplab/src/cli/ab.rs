@@ -170,7 +170,7 @@ struct Out {
 }
 
 /// A positive number.
-fn positive(text: &str) -> Result<f64, String> {
+pub(super) fn positive(text: &str) -> Result<f64, String> {
     text.parse().ok().filter(|number: &f64| *number > 0.0 && number.is_finite()).ok_or("not a positive number".into())
 }
 

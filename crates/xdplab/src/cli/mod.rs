@@ -2,6 +2,7 @@
 
 mod ab;
 mod basic;
+mod calibrate;
 mod compare;
 mod cpumap;
 mod demo;
@@ -55,6 +56,8 @@ enum Command {
     Pool(pool::Options),
     /// Compare records of runs that could not interleave, such as two kernels, boot by boot
     Compare(compare::Options),
+    /// Test the instrument: compare programs whose difference is known, many times, and say how often it is right
+    Calibrate(calibrate::Options),
     /// Drop all packets of an interface and count them
     Drop(basic::Options),
     /// Pass all packets of an interface to the network stack and count them
@@ -115,6 +118,7 @@ fn run(arguments: Arguments) -> Result<Ending> {
         Command::Doctor(options) => doctor::run(&options),
         Command::Pool(options) => pool::run(&options),
         Command::Compare(options) => compare::run(&options),
+        Command::Calibrate(options) => calibrate::run(&options),
         Command::Drop(options) => basic::run(Action::Drop, &options),
         Command::Pass(options) => basic::run(Action::Pass, &options),
         Command::Tx(options) => basic::run(Action::Tx, &options),

@@ -130,6 +130,16 @@ impl Planted {
     }
 }
 
+impl FromStr for Planted {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let wrong = |why: String| Error::usage(format!("plant `{text}`"), why);
+        let known = Self::parse(text).ok_or_else(|| wrong("there is only mul=N, add=N, touch and lookup".into()))?;
+        known.map_err(wrong)
+    }
+}
+
 impl fmt::Display for Planted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

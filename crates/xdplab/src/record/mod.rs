@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
@@ -103,14 +104,7 @@ impl Record {
     /// # Errors
     /// The file or its folder can't be written.
     pub fn write(&self, path: &Path) -> Result<()> {
-        let what = || format!("write the record {}", path.display());
-        let json = serde_json::to_vec(self).map_err(|error| Error::invalid(what(), error.to_string()))?;
-        let mut partial = path.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = Path::new(&partial);
-        fs::write(partial, json)
-            .and_then(|()| fs::rename(partial, path))
-            .map_err(|error| Error::io(what(), "write", &error).remedy("name another file with --record FILE"))
+        write_json(self, path)
     }
 
     /// Reads a record.
@@ -118,25 +112,40 @@ impl Record {
     /// # Errors
     /// The file can't be read, is no record, or is of a schema that this version does not know.
     pub fn read(path: &Path) -> Result<Self> {
-        let what = || format!("read the record {}", path.display());
-        let text = fs::read_to_string(path).map_err(|error| Error::io(what(), "open", &error))?;
-        let head: Head = serde_json::from_str(&text).map_err(|error| Error::usage(what(), error.to_string()))?;
-        if head.schema != SCHEMA {
-            return Err(Error::usage(
-                what(),
-                format!("its schema is `{}`, and this version reads {SCHEMA}", head.schema),
-            ));
-        }
-        let record: Self = serde_json::from_str(&text).map_err(|error| Error::usage(what(), error.to_string()))?;
+        let record: Self = read_json(path, SCHEMA)?;
         let adds_up = |case: &Case| {
             let in_rounds: u128 = case.observed.rounds.iter().map(|slices| *slices as u128).sum();
             in_rounds == case.observed.slices.len() as u128
         };
         if !record.cases.iter().all(adds_up) {
-            return Err(Error::usage(what(), "the rounds of a case do not add up to its slices"));
+            let what = format!("read the record {}", path.display());
+            return Err(Error::usage(what, "the rounds of a case do not add up to its slices"));
         }
         Ok(record)
     }
+}
+
+/// Writes a file in one step: a reader sees the old one or the new one, never half of it.
+pub(crate) fn write_json(value: &impl Serialize, path: &Path) -> Result<()> {
+    let what = || format!("write the record {}", path.display());
+    let json = serde_json::to_vec(value).map_err(|error| Error::invalid(what(), error.to_string()))?;
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    let partial = Path::new(&partial);
+    fs::write(partial, json)
+        .and_then(|()| fs::rename(partial, path))
+        .map_err(|error| Error::io(what(), "write", &error).remedy("name another file with --record FILE"))
+}
+
+/// Reads a file that says it is of `schema`.
+pub(crate) fn read_json<T: DeserializeOwned>(path: &Path, schema: &str) -> Result<T> {
+    let what = || format!("read the record {}", path.display());
+    let text = fs::read_to_string(path).map_err(|error| Error::io(what(), "open", &error))?;
+    let head: Head = serde_json::from_str(&text).map_err(|error| Error::usage(what(), error.to_string()))?;
+    if head.schema != schema {
+        return Err(Error::usage(what(), format!("its schema is `{}`, and this version reads {schema}", head.schema)));
+    }
+    serde_json::from_str(&text).map_err(|error| Error::usage(what(), error.to_string()))
 }
 
 #[derive(Deserialize)]
@@ -161,6 +170,7 @@ pub fn default_path(command: &str) -> Result<PathBuf> {
     Ok(folder.join(format!("{command}-{time}-{}.json", std::process::id())))
 }
 
-fn now() -> String {
+/// The wall clock, RFC 3339.
+pub(crate) fn now() -> String {
     jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -1,12 +1,14 @@
 //! What is printed of a record. It sees the record and nothing else.
 
 mod across;
+mod calibration;
 mod imported;
 mod pool;
 mod settings;
 mod text;
 
 pub use across::across_text;
+pub use calibration::calibration_text;
 pub use imported::import_text;
 pub use pool::{kernel_pool_text, pool_text, published_text};
 pub use settings::settings_text;

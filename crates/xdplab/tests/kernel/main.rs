@@ -8,6 +8,7 @@
 
 mod ab;
 mod attachment;
+mod calibrate;
 mod cli;
 mod counts;
 mod cpumap;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         support::tests(),
         ab::tests(),
         attachment::tests(),
+        calibrate::tests(),
         cli::tests(),
         counts::tests(),
         cpumap::tests(),

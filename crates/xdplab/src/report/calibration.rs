@@ -1,0 +1,135 @@
+//! A calibration as text: a table in Markdown, with what is needed to repeat it.
+
+use crate::calibrate::{Calibration, Proportion, Row, rows, slice_sizes, usual_errors};
+use crate::reading::Reading;
+use crate::run::PROGRAM_ONLY;
+use crate::stats::{Difference, median};
+
+/// Date, machine, command, table, and what the instrument itself costs.
+#[must_use]
+pub fn calibration_text(calibration: &Calibration) -> String {
+    let settings = &calibration.settings;
+    let mut text = format!("{}\n\n", calibration.environment.one_line());
+    text += &format!(
+        "`{}`, {} to {}; {} of {} runs, {} rounds of {} copies, {}, seed {}; {}\n\n",
+        calibration.tool.argv.join(" "),
+        calibration.started,
+        calibration.stopped.as_deref().unwrap_or("now"),
+        calibration.runs.len(),
+        settings.runs(),
+        settings.rounds,
+        settings.copies,
+        settings.placement,
+        settings.seed,
+        load(calibration),
+    );
+    text += &table(&rows(calibration));
+    text += "\nThe truth is 0 between equal programs; elsewhere it is the mean of all comparisons of full length, so that \
+             their own bias is 0 by construction, and the program alone is there to check it. Shares with their 95 % \
+             interval. Shorter durations are first parts of the same rounds.\n\n";
+    text += &match usual_errors(calibration) {
+        Some(usual) => format!(
+            "The usual way, two runs of {} s of the same program one after the other and their means, {} times: half of the \
+             results are off by less than {:.2} ns, 95 % by less than {:.2} ns.\n",
+            usual.seconds, usual.comparisons, usual.error_50_ns, usual.error_95_ns
+        ),
+        None => "The usual way: not available (no run yet)\n".into(),
+    };
+    text += &instrument(calibration);
+    text
+}
+
+fn load(calibration: &Calibration) -> String {
+    let mut loads: Vec<f64> = calibration.runs.iter().filter_map(|run| Some(run.load_average.known()?[0])).collect();
+    loads.sort_unstable_by(f64::total_cmp);
+    let failed = calibration.runs.iter().filter(|run| !run.failed_guards.is_empty()).count();
+    match (loads.first().copied(), loads.last().copied(), median(&mut loads)) {
+        (Some(least), Some(most), Some(middle)) => {
+            format!("load average {least:.1} to {most:.1}, median {middle:.1}; a guard failed in {failed} runs")
+        }
+        _ => "load average not available".into(),
+    }
+}
+
+fn table(rows: &[Row]) -> String {
+    let header = [
+        "planted",
+        "seconds",
+        "comparisons",
+        "truth, ns (± standard error)",
+        "program alone, ns",
+        "bias, ns",
+        "95 % of errors below, ns",
+        "half interval, ns",
+        "interval holds truth",
+        "called different",
+    ];
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let mut text = line(&header.map(str::to_owned)) + &line(&header.map(|_| "---".to_owned()));
+    for row in rows {
+        text += &line(&cells(row));
+    }
+    text
+}
+
+fn cells(row: &Row) -> [String; 10] {
+    let comparisons = match row.without_result {
+        0 => row.comparisons.to_string(),
+        without => format!("{} ({without} more had too few slices)", row.comparisons),
+    };
+    let different = match row.wrong_sign {
+        0 => share(row.called_different),
+        wrong => format!("{} ({wrong} faster)", share(row.called_different)),
+    };
+    [
+        row.planted.map_or("nothing (A/A)".into(), |planted| planted.to_string()),
+        row.seconds.to_string(),
+        comparisons,
+        row.truth_error_ns.map_or(format!("{:.2}", row.truth_ns), |error| format!("{:.2} ± {error:.2}", row.truth_ns)),
+        row.alone.as_ref().map_or(String::new(), difference),
+        format!("{:+.2}", row.bias_ns),
+        format!("{:.2}", row.error_95_ns),
+        format!("{:.2}", row.half_width_ns),
+        share(row.coverage),
+        different,
+    ]
+}
+
+fn share(proportion: Proportion) -> String {
+    let percent = |share: f64| share * 100.0;
+    proportion.share().map_or("not available".into(), |share| {
+        format!("{:.1} % [{:.1}, {:.1}]", percent(share), percent(proportion.low), percent(proportion.high))
+    })
+}
+
+fn difference(reading: &Reading<Difference>) -> String {
+    match reading {
+        Reading::Known(Difference { delta, .. }) => {
+            format!("{:.2} [{:.2}, {:.2}]", delta.estimate, delta.low, delta.high)
+        }
+        Reading::NotAvailable { why } => format!("not available ({why})"),
+    }
+}
+
+/// What the dispatcher and the counter cost, and whether the length of slices matters.
+fn instrument(calibration: &Calibration) -> String {
+    let known = |delta: Difference| difference(&Reading::Known(delta));
+    let mut text = match calibration.overhead {
+        Some(overhead) => format!(
+            "The dispatcher costs {} ns per packet, a program's counter {} ({PROGRAM_ONLY}).\n",
+            known(overhead.dispatcher),
+            known(overhead.counter)
+        ),
+        None => "What the dispatcher costs: not available (not measured yet)\n".into(),
+    };
+    let sizes = slice_sizes(calibration);
+    let list: Vec<String> =
+        sizes.differences.iter().map(|(packets, found)| format!("{packets} packets {}", difference(found))).collect();
+    text += &format!("{} by the length of a slice, ns: {}", sizes.planted, list.join(", "));
+    text += match sizes.agree {
+        Some(true) => "; the intervals have a value in common\n",
+        Some(false) => "; the intervals have NO value in common\n",
+        None => "; not available (too few results)\n",
+    };
+    text
+}
