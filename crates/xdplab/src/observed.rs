@@ -102,7 +102,7 @@ pub struct Trial {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Ledger {
     /// Handed to the redirect by the generator's program.
-    pub generated: u64,
+    pub generated: Reading<u64>,
     /// What the driver's transmit function made of them (tracepoint `xdp_devmap_xmit`).
     pub xmit: Reading<Xmit>,
     /// Seen by the dispatcher.
@@ -123,17 +123,18 @@ impl Ledger {
     #[must_use]
     pub fn residuals(&self) -> Vec<(&'static str, i128)> {
         let mut residuals = Vec::new();
-        match &self.xmit {
-            Reading::Known(xmit) => {
+        match (&self.generated, &self.xmit) {
+            (Reading::Known(generated), Reading::Known(xmit)) => {
                 residuals.push((
                     "generated - transmitted - dropped at transmit",
-                    i128::from(self.generated) - i128::from(xmit.sent) - i128::from(xmit.drops),
+                    i128::from(*generated) - i128::from(xmit.sent) - i128::from(xmit.drops),
                 ));
                 residuals.push(("transmitted - received", i128::from(xmit.sent) - i128::from(self.received)));
             }
-            Reading::NotAvailable { .. } => {
-                residuals.push(("generated - received", i128::from(self.generated) - i128::from(self.received)));
+            (Reading::Known(generated), Reading::NotAvailable { .. }) => {
+                residuals.push(("generated - received", i128::from(*generated) - i128::from(self.received)));
             }
+            (Reading::NotAvailable { .. }, _) => {}
         }
         for (stage, count) in [
             ("received by dispatcher - by interface", &self.interface_received),
@@ -154,7 +155,7 @@ mod tests {
     /// A ledger in which every packet is accounted for.
     fn balanced(received: u64, drops: u64) -> Ledger {
         Ledger {
-            generated: received + drops,
+            generated: Reading::Known(received + drops),
             xmit: Reading::Known(Xmit { sent: received, drops, bulks: 1, errors: BTreeMap::new() }),
             received,
             handled: Reading::Known(received),
@@ -173,7 +174,7 @@ mod tests {
             prop_assert!(ledger.residuals().iter().all(|(_, residual)| *residual == 0));
             let Reading::Known(xmit) = &mut ledger.xmit else { unreachable!() };
             match counter {
-                0 => ledger.generated += off,
+                0 => ledger.generated = Reading::Known(received + drops + off),
                 1 => xmit.sent += off,
                 2 => xmit.drops += off,
                 3 => ledger.handled = Reading::Known(received + off),

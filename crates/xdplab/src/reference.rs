@@ -64,7 +64,10 @@ impl Beside {
     ///
     /// # Errors
     /// The kernel refused the program, or the thread can't be pinned.
-    pub(crate) fn begin(cpu: usize) -> Result<Self> {
+    pub(crate) fn begin(cpu: Option<usize>) -> Result<Self> {
+        let cpu = cpu.ok_or_else(|| {
+            Error::unsupported("time the reference workload", "which CPU takes the packets is not decided here")
+        })?;
         let mut object = bpf::load(bpf::REFERENCE, &bpf::Object::default())?;
         let before = time(bpf::program(&mut object, "reference")?, cpu)?;
         Ok(Self { object, cpu, before })

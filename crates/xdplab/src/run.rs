@@ -80,11 +80,14 @@ pub struct Plan {
     pub margin_ns: Option<f64>,
     /// Which CPU runs what.
     pub placement: Placement,
+    /// The interface to measure on, whose traffic comes from outside; `None`: a lab of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interface: Option<String>,
     /// How the dispatcher is attached.
     pub xdp_mode: XdpMode,
-    /// RX and TX queues of each end of the lab.
+    /// RX and TX queues of each end of the lab; RX queues of the interface.
     pub queues: u16,
-    /// MTU of the lab in bytes.
+    /// MTU of the lab or of the interface, in bytes.
     pub mtu: u32,
     /// The frame's fields.
     pub flow: FlowSpec,
@@ -139,6 +142,7 @@ impl Plan {
             floor_ns: Self::FLOOR_NS,
             margin_ns: None,
             placement,
+            interface: None,
             xdp_mode: XdpMode::Native,
             queues: 1,
             mtu: 1500,

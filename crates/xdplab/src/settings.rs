@@ -175,9 +175,9 @@ fn visit_all(
         for &state in &order {
             run_command(plan.command(state), &bench.lab.dut)?;
             pause(plan.settle_s, stop);
-            bench.skip();
+            bench.attached.skip();
             let first = sampled.slices.len();
-            bench.sample((plan.visit_s, plan.run.seconds), generator, &mut sampled, progress, stop)?;
+            bench.attached.sample((plan.visit_s, plan.run.seconds), generator, &mut sampled, progress, stop)?;
             if stop.load(Ordering::Relaxed) {
                 sampled.interrupted = true;
                 break 'run;

@@ -27,7 +27,7 @@ fn a_comparison_needs_both_sides() {
 #[test]
 fn a_wrong_specification_is_told_with_what_is_allowed() {
     let error = refused(&["--baseline", "drop:no-touch", "--candidate", "drop:frob"]);
-    assert!(error.contains("there is no operation `frob`, only no-touch, read-data, parse-ip, swap-macs"), "{error}");
+    assert!(error.contains("there is no operation `frob`, only uncounted, no-touch, read-data, "), "{error}");
 }
 
 #[test]
@@ -139,4 +139,15 @@ fn programs_with_and_without_frags_are_refused_together() {
         &format!("{}:last", object("plain")),
     ]);
     assert!(error.contains("one dispatcher can't call both; give both the same section"), "{error}");
+}
+
+#[test]
+fn an_interface_that_is_not_there_is_refused_and_so_are_options_of_the_lab() {
+    let error = refused_after(&["--on", "nosuch0"]);
+    assert!(error.contains("ENODEV") && error.lines().count() == 1, "{error}");
+    for option in ["--size=64", "--ipv6", "--flows=2", "--queues=2", "--placement=split"] {
+        let error = refused_after(&["--on", "lo", option]);
+        assert!(error.contains("cannot be used with"), "{option}: {error}");
+    }
+    assert!(refused_after(&["--force"]).contains("--on <IFACE>"));
 }

@@ -12,14 +12,15 @@ use super::{Ending, output, signals};
 use crate::device::VariantSpec;
 use crate::error::{Error, Result};
 use crate::guard::Outcome as GuardOutcome;
-use crate::host::Environment;
+use crate::host::{self, Environment};
 use crate::netlink::XdpMode;
 use crate::packet::{FlowSpec, FrameSize};
 use crate::record::{self, Record};
 use crate::report;
-use crate::rig::LabRig;
+use crate::rig::{InterfaceRig, LabRig};
 use crate::run::{self, Case, Plan};
 use crate::settings::{self, SettingsCase, SettingsPlan};
+use crate::topology::Placement;
 use crate::verdict::Verdict;
 
 /// Options of ab.
@@ -35,6 +36,8 @@ pub(crate) struct Options {
     decision: Decision,
     #[command(flatten)]
     sampling: Sampling,
+    #[command(flatten)]
+    interface: Interface,
     #[command(flatten)]
     traffic: Traffic,
     #[command(flatten)]
@@ -123,9 +126,24 @@ struct Sampling {
     seed: Option<u64>,
 }
 
+/// An interface of the machine instead of the lab.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Interface")]
+struct Interface {
+    /// Measure what comes in on this interface from outside, instead of on a lab; it must come fast enough that packets wait
+    #[arg(long, value_name = "IFACE", conflicts_with_all = ["size", "ipv6", "flows", "queues", "placement", "baseline_cmd"])]
+    on: Option<String>,
+    /// Take the interface even if a default route or this SSH session goes through it
+    #[arg(long, requires = "on")]
+    force: bool,
+    /// How XDP is attached
+    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
+    xdp_mode: ModeName,
+}
+
 /// The lab and its traffic.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Traffic")]
+#[command(next_help_heading = "Lab")]
 struct Traffic {
     /// Bytes of a frame on the wire, with the 4 bytes of FCS; the shortest of its flow if not given: 64, or 66 with --ipv6
     #[arg(long, value_name = "BYTES")]
@@ -142,9 +160,6 @@ struct Traffic {
     /// Which CPU runs generator and device
     #[arg(long, value_enum, default_value_t)]
     placement: PlacementName,
-    /// How XDP is attached
-    #[arg(long, value_enum, value_name = "MODE", default_value_t)]
-    xdp_mode: ModeName,
 }
 
 /// How XDP is attached, as typed.
@@ -182,7 +197,8 @@ fn nanoseconds(text: &str) -> Result<f64, String> {
 /// Measures, prints and records.
 pub(crate) fn run(options: &Options) -> Result<Ending> {
     let stop = signals::stop_flag()?;
-    let plan = plan(options)?;
+    let mut interface = find(&options.interface)?;
+    let plan = plan(options, interface.as_ref())?;
     let path = match &options.out.record {
         Some(path) => path.clone(),
         None => record::default_path("ab")?,
@@ -194,7 +210,10 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
         drop(progress);
         return tell_settings(options, record, case?, &path);
     }
-    let case = run::compare(&plan, &mut LabRig, &mut progress, &stop);
+    let case = match &mut interface {
+        Some(interface) => run::compare(&plan, interface, &mut progress, &stop),
+        None => run::compare(&plan, &mut LabRig, &mut progress, &stop),
+    };
     drop(progress);
     let case = case?;
     let text = if options.out.json { json_lines(&case, &path) } else { text(&record.environment, &case, &path) };
@@ -234,13 +253,25 @@ fn tell_settings(options: &Options, mut record: Record, case: SettingsCase, path
     Ok(ending)
 }
 
-fn plan(options: &Options) -> Result<Plan> {
+/// The interface to measure on, if it may be used.
+fn find(options: &Interface) -> Result<Option<InterfaceRig>> {
+    let Some(name) = &options.on else { return Ok(None) };
+    if !options.force {
+        host::require_unused(name)?;
+    }
+    InterfaceRig::find(name).map(Some)
+}
+
+fn plan(options: &Options, interface: Option<&InterfaceRig>) -> Result<Plan> {
     let Options { variants, length, decision, sampling, traffic, .. } = options;
     let flow = if traffic.ipv6 { FlowSpec::lab_v6() } else { FlowSpec::lab_v4() };
     let size = traffic.size.map_or(FrameSize::shortest(&flow), FrameSize::Wire);
     let seed = sampling.seed.unwrap_or_else(run::fresh_seed);
     let (baseline, candidates) = variants.resolve()?;
-    let plan = Plan::new("ab", baseline, candidates, traffic.placement.resolve()?, seed);
+    let described = interface.map(InterfaceRig::describe).transpose()?;
+    let placement = if described.is_some() { Placement::Outside } else { traffic.placement.resolve()? };
+    let plan = Plan::new("ab", baseline, candidates, placement, seed);
+    let rx_queues = described.as_ref().and_then(|interface| u16::try_from(interface.rx_queues?).ok());
     Ok(Plan {
         copies: sampling.copies,
         rounds: sampling.rounds,
@@ -249,12 +280,13 @@ fn plan(options: &Options) -> Result<Plan> {
         resolve_ns: length.resolve,
         floor_ns: decision.floor,
         margin_ns: decision.margin,
-        xdp_mode: match traffic.xdp_mode {
+        interface: options.interface.on.clone(),
+        xdp_mode: match options.interface.xdp_mode {
             ModeName::Native => XdpMode::Native,
             ModeName::Skb => XdpMode::Generic,
         },
-        queues: traffic.queues,
-        mtu: plan.mtu.max(size.l3_len(&flow)?),
+        queues: rx_queues.unwrap_or(traffic.queues),
+        mtu: described.map_or(plan.mtu.max(size.l3_len(&flow)?), |interface| interface.mtu),
         size,
         flow,
         flows: traffic.flows,

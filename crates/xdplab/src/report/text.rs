@@ -52,12 +52,14 @@ pub(super) fn lab_line(plan: &Plan, observed: &Observed) -> String {
         Ok(FrameLengths { l2, wire, .. }) => format!("{l2}-byte frames ({wire} on the wire with FCS)"),
         Err(_) => "frames of unknown size".into(),
     };
+    let size = if plan.interface.is_some() { "frames from outside".into() } else { size };
+    let on = plan.interface.as_ref().map_or(String::new(), |name| format!("{name}: "));
     let flows = if plan.flows == 1 { String::new() } else { format!(" of {} flows", plan.flows) };
     match plan.engine {
         Engine::Slices => {
             let driver = observed.lab_after.as_ref().map_or("no driver", |lab| &lab.dut.driver.driver);
             format!(
-                "{driver}, {} XDP, {}, {size}{flows}, MTU {}, {}",
+                "{on}{driver}, {} XDP, {}, {size}{flows}, MTU {}, {}",
                 plan.xdp_mode,
                 count(plan.queues, "RX queue", "RX queues"),
                 plan.mtu,
@@ -69,7 +71,7 @@ pub(super) fn lab_line(plan: &Plan, observed: &Observed) -> String {
             format!(
                 "{PROGRAM_ONLY} (BPF_PROG_TEST_RUN on CPU {}), packet data {data}, {size}; ns/packet is what a program \
                  costs more than an empty one",
-                plan.placement.dut_cpu()
+                plan.placement.dut_cpu().map_or("?".into(), |cpu| cpu.to_string())
             )
         }
     }

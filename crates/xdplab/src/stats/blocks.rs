@@ -7,8 +7,8 @@ use super::{NotEnough, Slice};
 const BLOCKS_PER_BATCH: usize = 8;
 /// Fewer batches than this on one CPU leave their scatter unknown.
 const FEWEST_BATCHES: usize = 5;
-/// So many blocks on one CPU are always enough.
-pub(super) const BLOCKS_NEEDED: usize = FEWEST_BATCHES * BLOCKS_PER_BATCH;
+/// So many blocks on one CPU are always enough for an interval; a block gives each copy of each variant one slice.
+pub const BLOCKS_NEEDED: usize = FEWEST_BATCHES * BLOCKS_PER_BATCH;
 /// More batches would be so short that more of them follow their neighbours, and add little: 31 degrees of freedom give
 /// an interval 4 % wider than infinitely many do.
 const MOST_BATCHES: usize = 32;

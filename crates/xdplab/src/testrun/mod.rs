@@ -64,10 +64,10 @@ impl Rig for TestRunRig {
                 .remedy("a test run has one frame: ask for one flow"));
         }
         let frame = build_udp_frame(&plan.flow, plan.size)?;
-        let cpu = plan.placement.dut_cpu();
+        let cpu = plan.placement.dut_cpu().ok_or_else(|| Error::usage(WHAT, "no CPU is planned for them"))?;
         let (tried, _) = rig::try_objects(plan, &frame)?;
         progress.stage("running the programs alone");
-        let reference = Beside::begin(cpu);
+        let reference = Beside::begin(Some(cpu));
         let mut taken = Taken::default();
         let mut repeat = FIRST_REPEAT;
         let times = CpuTimes::read();
@@ -196,7 +196,7 @@ impl Taken {
             tried: surroundings.tried,
             restored_bytes: 0,
             ledger: Ledger {
-                generated: self.asked,
+                generated: Reading::Known(self.asked),
                 xmit: no_driver(),
                 received: dispatcher.cpu_packets.iter().sum(),
                 handled: Reading::not_available("the empty program does not count"),

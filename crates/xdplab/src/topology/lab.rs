@@ -34,6 +34,8 @@ const DUT_IPV6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2);
 const IPV6_PREFIX_LEN: u8 = 64;
 /// Why a port has no IPv6 address.
 const NO_IPV6: &str = "the kernel has no IPv6: /proc/net/if_inet6 is not there";
+/// Why an interface that is not of a lab has no addresses here.
+const NOT_READ: &str = "the interface is not of a lab, and its addresses have no part in the run";
 /// How long the kernel may take until an end sends and receives.
 const READY_DEADLINE: Duration = Duration::from_secs(5);
 
@@ -134,7 +136,7 @@ impl Lab {
     pub fn describe(&self) -> Result<LabDescription> {
         Ok(LabDescription {
             placement: self.spec.placement,
-            generator: self.generator.describe()?,
+            generator: Some(self.generator.describe()?),
             dut: self.dut.describe()?,
         })
     }
@@ -199,21 +201,37 @@ impl Port {
     /// # Errors
     /// If the kernel does not answer.
     pub fn describe(&self) -> Result<PortDescription> {
-        let link = self.netns.rtnl()?.link_by_index(self.ifindex)?;
-        let mut ethtool = self.netns.run(Ethtool::open)?;
-        let (features, channels) = (ethtool.features(self.ifindex)?, ethtool.channels(self.ifindex)?);
         Ok(PortDescription {
-            name: link.name,
-            ifindex: link.ifindex,
-            mac: self.mac,
-            ipv4: self.ipv4,
+            mac: Reading::Known(self.mac),
+            ipv4: Reading::Known(self.ipv4),
             ipv6: if has_ipv6() { Reading::Known(self.ipv6) } else { Reading::not_available(NO_IPV6) },
+            ..PortDescription::read(&self.netns, self.ifindex)?
+        })
+    }
+}
+
+impl PortDescription {
+    /// An interface as it is now: its link, queues, offloads and driver are read from the kernel, its addresses are not.
+    ///
+    /// # Errors
+    /// If there is no such interface, or the kernel does not answer.
+    pub fn read(netns: &NetNs, ifindex: u32) -> Result<Self> {
+        let link = netns.rtnl()?.link_by_index(ifindex)?;
+        let mut ethtool = netns.run(Ethtool::open)?;
+        let (features, channels) = (ethtool.features(ifindex)?, ethtool.channels(ifindex)?);
+        let queues = |own: Option<u32>| Some(own.unwrap_or(0) + channels.combined.unwrap_or(0)).filter(|sum| *sum > 0);
+        Ok(Self {
+            ifindex,
+            mac: link.mac.ok_or("it has no Ethernet address").into(),
+            ipv4: Reading::not_available(NOT_READ),
+            ipv6: Reading::not_available(NOT_READ),
             mtu: link.mtu,
-            rx_queues: channels.rx.or(channels.combined),
-            tx_queues: channels.tx.or(channels.combined),
+            rx_queues: queues(channels.rx),
+            tx_queues: queues(channels.tx),
             features_on: features.into_iter().filter(|feature| feature.on).map(|feature| feature.name).collect(),
-            driver: self.netns.run(EthtoolIoctl::open)?.driver_info(&self.name)?,
-            netns_inode: self.netns.inode(),
+            driver: netns.run(EthtoolIoctl::open)?.driver_info(&link.name)?,
+            name: link.name,
+            netns_inode: netns.inode(),
         })
     }
 }
@@ -223,19 +241,19 @@ fn has_ipv6() -> bool {
     fs::exists("/proc/net/if_inet6").unwrap_or(false)
 }
 
-/// A lab as the record keeps it.
+/// A lab, or the interface measured, as the record keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LabDescription {
     /// Which CPU runs what, as asked for; [`PlacementState`] says what was done.
     #[serde(flatten)]
     pub placement: Placement,
-    /// The end that sends.
-    pub generator: PortDescription,
-    /// The end whose XDP program is measured.
+    /// The end that sends; `None` where traffic comes from outside.
+    pub generator: Option<PortDescription>,
+    /// The interface whose XDP program is measured.
     pub dut: PortDescription,
 }
 
-/// One end of the lab as the record keeps it.
+/// An interface as the record keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortDescription {
     /// The interface's name.
@@ -243,9 +261,9 @@ pub struct PortDescription {
     /// The interface's number in its namespace.
     pub ifindex: u32,
     /// Its Ethernet address.
-    pub mac: MacAddr,
+    pub mac: Reading<MacAddr>,
     /// Its IPv4 address.
-    pub ipv4: Ipv4Addr,
+    pub ipv4: Reading<Ipv4Addr>,
     /// Its IPv6 address.
     pub ipv6: Reading<Ipv6Addr>,
     /// Its MTU in bytes: the payload of a frame, without the Ethernet header.

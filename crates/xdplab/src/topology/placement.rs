@@ -10,7 +10,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::lab::Port;
-use super::netns::on_thread;
+use super::netns::{NetNs, on_thread};
 use crate::error::{Error, Result};
 use crate::netlink::{Napi, Netdev};
 use crate::reading::Reading;
@@ -34,6 +34,8 @@ pub enum Placement {
         /// The CPU of the DUT's NAPI threads.
         dut_cpu: usize,
     },
+    /// Traffic comes from outside, and the interface's interrupts decide which CPU takes it.
+    Outside,
 }
 
 impl fmt::Display for Placement {
@@ -43,6 +45,7 @@ impl fmt::Display for Placement {
             Self::Split { generator_cpu, dut_cpu } => {
                 write!(f, "generator on CPU {generator_cpu}, device on CPU {dut_cpu} (split)")
             }
+            Self::Outside => write!(f, "traffic from outside, on the CPU that its interrupts go to"),
         }
     }
 }
@@ -71,28 +74,30 @@ impl Placement {
         }
     }
 
-    /// The CPU on which the generator runs.
+    /// The CPU on which the generator runs; `None` where there is none.
     #[must_use]
-    pub fn generator_cpu(self) -> usize {
+    pub fn generator_cpu(self) -> Option<usize> {
         match self {
-            Self::Same { cpu } => cpu,
-            Self::Split { generator_cpu, .. } => generator_cpu,
+            Self::Same { cpu } => Some(cpu),
+            Self::Split { generator_cpu, .. } => Some(generator_cpu),
+            Self::Outside => None,
         }
     }
 
-    /// The CPU on which the DUT runs.
+    /// The CPU on which the DUT runs; `None` where that is not decided here.
     #[must_use]
-    pub fn dut_cpu(self) -> usize {
+    pub fn dut_cpu(self) -> Option<usize> {
         match self {
-            Self::Same { cpu } => cpu,
-            Self::Split { dut_cpu, .. } => dut_cpu,
+            Self::Same { cpu } => Some(cpu),
+            Self::Split { dut_cpu, .. } => Some(dut_cpu),
+            Self::Outside => None,
         }
     }
 
     /// Refuses a placement that this machine can't hold.
     pub(super) fn check(self) -> Result<()> {
         let what = "place generator and DUT";
-        for cpu in [self.generator_cpu(), self.dut_cpu()] {
+        for cpu in [self.generator_cpu(), self.dut_cpu()].into_iter().flatten() {
             // Only the kernel knows what is online and in this process's cpuset.
             on_thread(|| pin(0, cpu).map_err(|errno| Error::syscall(what, "sched_setaffinity", errno)))
                 .map_err(|error| error.remedy(format!("CPU {cpu} is not there, offline or not in the cpuset")))?;
@@ -108,11 +113,10 @@ impl Placement {
     /// Makes the NAPI of `port` run where the placement wants it.
     pub(super) fn apply(self, port: &Port) -> Result<PlacementState> {
         match self {
+            Self::Outside => Ok(PlacementState::outside(&port.netns, port.ifindex)),
             Self::Same { .. } => {
                 set_threaded(port, false)?;
-                let napis = port.netns.run(Netdev::open).and_then(|mut netdev| netdev.napis(port.ifindex));
-                let napi_ids = Reading::from(napis).map(|napis| ids(&napis));
-                Ok(PlacementState { placement: self, napi_ids, threads: Vec::new() })
+                Ok(PlacementState { placement: self, ..PlacementState::outside(&port.netns, port.ifindex) })
             }
             Self::Split { dut_cpu, .. } => {
                 set_threaded(port, true)?;
@@ -145,6 +149,16 @@ pub struct NapiThread {
     pub pid: i32,
     /// The CPUs it may run on.
     pub cpus: Vec<usize>,
+}
+
+impl PlacementState {
+    /// Where nothing is placed: the NAPI instances that the interface has.
+    #[must_use]
+    pub fn outside(netns: &NetNs, ifindex: u32) -> Self {
+        let napis = netns.run(Netdev::open).and_then(|mut netdev| netdev.napis(ifindex));
+        let napi_ids = Reading::from(napis).map(|napis| ids(&napis));
+        Self { placement: Placement::Outside, napi_ids, threads: Vec::new() }
+    }
 }
 
 fn ids(napis: &[Napi]) -> Vec<u32> {

@@ -136,7 +136,7 @@ impl Model {
                 start_ns: start as u64,
                 stop_ns: now as u64,
                 packets: plan.slice_packets,
-                cpu: u16::try_from(plan.placement.dut_cpu()).unwrap(),
+                cpu: u16::try_from(plan.placement.dut_cpu().unwrap()).unwrap(),
                 variant: entry.variant,
                 copy: entry.copy,
                 slot: entry.slot,
@@ -167,7 +167,7 @@ fn observed(plan: &Plan, slices: Vec<Slice>, rounds: Vec<usize>, seconds: f64) -
     let generated = received + dropped_at_transmit;
     let polls = received.div_ceil(64);
     let on = |cpu: usize, count: u64| (0..CPUS).map(|at| if at == cpu { count } else { 0 }).collect::<Vec<_>>();
-    let dut_cpu = plan.placement.dut_cpu();
+    let dut_cpu = plan.placement.dut_cpu().unwrap();
     let shares = CpuShares { user: 0.01, system: 0.48, idle: 0.0, irq: 0.0, softirq: 0.50, steal: 0.01 };
     let pages = |pages| Pages { held: pages, released: pages };
     let lab = lab(plan);
@@ -181,7 +181,7 @@ fn observed(plan: &Plan, slices: Vec<Slice>, rounds: Vec<usize>, seconds: f64) -
         tried: Vec::new(),
         restored_bytes: 0,
         ledger: Ledger {
-            generated,
+            generated: Reading::Known(generated),
             xmit: Reading::Known(Xmit {
                 sent: received,
                 drops: dropped_at_transmit,
@@ -212,7 +212,7 @@ fn observed(plan: &Plan, slices: Vec<Slice>, rounds: Vec<usize>, seconds: f64) -
             placement: plan.placement,
             napi_ids: Reading::Known(vec![8193]),
             threads: match plan.placement {
-                Placement::Same { .. } => Vec::new(),
+                Placement::Same { .. } | Placement::Outside => Vec::new(),
                 Placement::Split { dut_cpu, .. } => vec![NapiThread { napi_id: 8193, pid: 4711, cpus: vec![dut_cpu] }],
             },
         },
@@ -223,8 +223,8 @@ fn lab(plan: &Plan) -> LabDescription {
     let port = |name: &str, last: u8| PortDescription {
         name: name.into(),
         ifindex: 2,
-        mac: MacAddr([2, 0x58, 0x44, 0x50, 0, last]),
-        ipv4: [198, 18, 0, last].into(),
+        mac: Reading::Known(MacAddr([2, 0x58, 0x44, 0x50, 0, last])),
+        ipv4: Reading::Known([198, 18, 0, last].into()),
         ipv6: Reading::Known([0x2001, 2, 0, 0, 0, 0, 0, last.into()].into()),
         mtu: plan.mtu,
         rx_queues: Some(plan.queues.into()),
@@ -238,7 +238,7 @@ fn lab(plan: &Plan) -> LabDescription {
         },
         netns_inode: 4_026_532_000 + u64::from(last),
     };
-    LabDescription { placement: plan.placement, generator: port("gen0", 1), dut: port("dut0", 2) }
+    LabDescription { placement: plan.placement, generator: Some(port("gen0", 1)), dut: port("dut0", 2) }
 }
 
 /// This machine, with another one's name in all that is printed of it.
@@ -273,6 +273,14 @@ pub(crate) fn plan(candidates: Vec<VariantSpec>) -> Plan {
         copies: 4,
         rounds: 1,
         ..Plan::new("fake", baseline, candidates, Placement::Same { cpu: 1 }, 8)
+    }
+}
+
+/// What the generator counted, to be spoiled.
+pub(crate) fn generated(observed: &mut Observed) -> &mut u64 {
+    match &mut observed.ledger.generated {
+        Reading::Known(generated) => generated,
+        Reading::NotAvailable { why } => panic!("{why}"),
     }
 }
 

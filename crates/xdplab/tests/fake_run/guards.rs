@@ -13,7 +13,7 @@ use xdplab::run::{Case, Plan};
 use xdplab::topology::{LabDescription, Placement};
 use xdplab::verdict::{Reason, Verdict};
 
-use crate::common::{FakeRig, Model, plan, program};
+use crate::common::{FakeRig, Model, generated, plan, program};
 use crate::measure;
 
 /// Two queues on CPU 1, a candidate that is slower and one that is not.
@@ -115,6 +115,22 @@ fn a_split_device_that_waits_for_packets() {
 }
 
 #[test]
+fn an_interface_that_waits_for_packets_from_outside() {
+    fn waits(observed: &mut Observed, idle: f64) {
+        observed.placement.placement = Placement::Outside;
+        observed.napi = Reading::Known(NapiPolls { polls: 1000, work: 30_000, full: 899 });
+        let Reading::Known(shares) = &mut observed.cpu_shares else { panic!("{:?}", observed.cpu_shares) };
+        for (_, shares) in shares {
+            *shares = shares.clone().map(|shares| CpuShares { idle, ..shares });
+        }
+    }
+    let idle = |observed: &mut Observed| waits(observed, 0.06);
+    planted(&same(), idle, "napi-saturated", Outcome::Fail, "time between packets, which no program changes");
+    let busy = |observed: &mut Observed| waits(observed, 0.05);
+    planted(&same(), busy, "napi-saturated", Outcome::Warn, "never idle, but not with this interface alone");
+}
+
+#[test]
 fn a_device_that_was_never_polled() {
     let spoil = |observed: &mut Observed| observed.napi = Reading::Known(NapiPolls::default());
     planted(&same(), spoil, "napi-saturated", Outcome::Fail, "never polled");
@@ -189,7 +205,7 @@ fn exceptions_that_nobody_counted() {
 fn one_packet_missing_in_each_stage_of_the_ledger() {
     planted(
         &same(),
-        |observed| observed.ledger.generated += 1,
+        |observed| *generated(observed) += 1,
         "ledger",
         Outcome::Fail,
         "generated - transmitted - dropped at transmit = 1",
@@ -197,7 +213,7 @@ fn one_packet_missing_in_each_stage_of_the_ledger() {
     let transmitted = |observed: &mut Observed| {
         let Reading::Known(xmit) = &mut observed.ledger.xmit else { panic!() };
         xmit.sent += 1;
-        observed.ledger.generated += 1;
+        *generated(observed) += 1;
     };
     planted(&same(), transmitted, "ledger", Outcome::Fail, "balance: transmitted - received = 1");
     let unseen = |observed: &mut Observed| {
@@ -217,7 +233,7 @@ fn one_packet_missing_in_each_stage_of_the_ledger() {
 #[test]
 fn a_ledger_with_a_stage_that_nobody_counted() {
     let uncounted = |observed: &mut Observed| {
-        observed.ledger.generated = observed.ledger.received;
+        *generated(observed) = observed.ledger.received;
         observed.ledger.xmit = Reading::not_available("no such tracepoint");
     };
     planted(&same(), uncounted, "ledger", Outcome::Warn, "one stage uncounted: no such tracepoint");
@@ -277,7 +293,7 @@ fn settings_that_changed_during_the_run() {
     for spoil in [
         (|observed: &mut Observed| lab_after(observed).dut.mtu = 9000) as fn(&mut Observed),
         |observed| lab_after(observed).dut.features_on.push("rx-gro".into()),
-        |observed| lab_after(observed).generator.rx_queues = Some(4),
+        |observed| lab_after(observed).generator.as_mut().unwrap().rx_queues = Some(4),
     ] {
         planted(&same(), spoil, "settings", Outcome::Fail, "changed during the run");
     }

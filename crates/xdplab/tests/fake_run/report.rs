@@ -7,7 +7,7 @@ use xdplab::reading::Reading;
 use xdplab::report::case_text;
 use xdplab::run::Plan;
 
-use crate::common::{FakeRig, Model, environment, plan, program};
+use crate::common::{FakeRig, Model, environment, generated, plan, program};
 use crate::measure;
 
 fn candidates() -> Plan {
@@ -40,7 +40,7 @@ fn a_failed_run() {
     let rig = FakeRig {
         model: Model::default(),
         spoil: |observed| {
-            observed.ledger.generated += 64;
+            *generated(observed) += 64;
             observed.ledger.aborted = Reading::Known(3);
             observed.exceptions = Reading::Known(BTreeMap::from([("XDP_ABORTED".to_owned(), 3)]));
             observed.xdp_mode = None;

@@ -14,7 +14,7 @@ use xdplab::netlink::XdpMode;
 use xdplab::packet::{FlowSpec, FrameSize, UDP_HEADER_LEN, build_udp_frame};
 use xdplab::topology::{Lab, LabSpec, Placement};
 
-use crate::counts::attach;
+use crate::counts::{attach, frame};
 use crate::support::{BPF, NETNS, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
@@ -32,6 +32,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("ab::a_refused_program_is_told_in_a_line_and_in_full_when_asked", &[&NETNS, &BPF], refused),
         test("ab::too_few_slices_are_an_error", &[&NETNS, &BPF], too_short),
         test("ab::several_flows_arrive_in_turn_with_right_checksums", &[&NETNS, &BPF], flows),
+        test("ab::an_interface_with_traffic_from_outside_is_measured", &[&NETNS, &BPF], interface),
+        test("ab::an_interface_without_traffic_is_an_error", &[&NETNS, &BPF], no_traffic),
+        test("ab::an_interface_in_use_or_occupied_is_refused", &[&NETNS, &BPF], in_use),
         test("ab::a_resolution_ends_the_run_when_it_is_reached", &[&NETNS, &BPF], resolve),
     ]
 }
@@ -59,6 +62,11 @@ fn ab(arguments: &[&str]) -> (Output, Option<Value>) {
         .output()
         .unwrap();
     (output, serde_json::from_slice(&std::fs::read(record.path()).unwrap()).ok())
+}
+
+/// Runs `xdplab ab --on` the DUT's end of a lab that is not the tool's own, in its namespace.
+fn on(lab: &Lab, arguments: &[&str]) -> (Output, Option<Value>) {
+    lab.dut.netns.run(|| Ok(ab(&[&["--on", "dut0"], arguments].concat()))).unwrap()
 }
 
 /// The lines and the case of a run that went well.
@@ -265,4 +273,75 @@ fn resolve() {
     let (_, case) = measured(&[&arguments[..], &["--resolve", "100ns"]].concat());
     assert_eq!(case["observed"]["rounds"].as_array().unwrap().len(), 3, "100 ns are resolved at the first look");
     assert_eq!(case["plan"]["resolve_ns"], 100.0);
+}
+
+const CANDIDATES: [&str; 4] = ["--baseline", "drop:no-touch", "--candidate", "drop:no-touch:mul=16"];
+
+fn lab() -> Lab {
+    Lab::build(&LabSpec::new(Placement::same().unwrap())).unwrap()
+}
+
+fn no_program_is_left(lab: &Lab) {
+    let link = lab.dut.netns.rtnl().unwrap().link_by_index(lab.dut.ifindex).unwrap();
+    assert!(link.xdp.is_empty(), "{:?}", link.xdp);
+}
+
+fn interface() {
+    let lab = lab();
+    let spec = LiveFramesSpec {
+        frame: frame(&lab, FlowSpec::lab_v4()),
+        ifindex: lab.generator.ifindex,
+        cpus: lab.spec().placement.generator_cpu().into_iter().collect(),
+        batch: LiveFramesSpec::DEFAULT_BATCH,
+        count: None,
+        rewrite: Rewrite::default(),
+    };
+    let generator = LiveFrames::start(&spec, &lab.generator.netns).unwrap();
+    let (output, record) = on(&lab, &[&CANDIDATES[..], &["--seconds", "2"]].concat());
+    generator.stop().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let line: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(delta(&line) > 0.0, "{line}");
+    let observed = &record.unwrap()["cases"][0]["observed"];
+    let ledger = &observed["ledger"];
+    assert_eq!(ledger["received"], ledger["handled"], "what came in meanwhile is counted by both or by none");
+    assert!(ledger["received"].as_u64().unwrap() > 100_000);
+    assert!(ledger["generated"]["not_available"].is_string());
+    assert!(observed["lab_after"]["generator"].is_null());
+    assert_eq!(observed["xdp_mode"], "native");
+    no_program_is_left(&lab);
+}
+
+fn no_traffic() {
+    let lab = lab();
+    let (output, _) = on(&lab, &[&CANDIDATES[..], &["--seconds", "1"]].concat());
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        error.starts_with("xdplab: can't measure on dut0: 0 packets came in 1.0 s, and a round of 1.00 s needs"),
+        "{error}"
+    );
+    assert_eq!(error.lines().count(), 1, "{error}");
+    no_program_is_left(&lab);
+}
+
+fn in_use() {
+    let lab = lab();
+    let refused = |arguments: &[&str]| {
+        let (output, _) = on(&lab, &[&CANDIDATES[..], &["--seconds", "1"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let program = DutProgram::load(ProgramSpec::new(Action::Pass, Operation::NoTouch), 1).unwrap();
+    let attachment = attach(program.fd(), &lab.dut, XdpMode::Native);
+    let error = refused(&[]);
+    assert!(error.contains("a program is there already: id ") && error.contains("name `no_touch`"), "{error}");
+    drop(attachment);
+
+    let add_route = || Ok(Command::new("ip").args(["route", "add", "default", "dev", "dut0"]).status());
+    assert!(lab.dut.netns.run(add_route).unwrap().unwrap().success());
+    let error = refused(&[]);
+    assert!(error.contains("it carries the default route; take another interface, or give --force"), "{error}");
+    assert!(refused(&["--force"]).contains("0 packets came"), "with --force it goes on");
+    no_program_is_left(&lab);
 }

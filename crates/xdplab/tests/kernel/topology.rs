@@ -85,12 +85,12 @@ fn queues_and_mtu() {
     for (queues, mtu) in [(1, 1500), (2, 3000), (4, 9000)] {
         let lab = Lab::build(&LabSpec { queues, mtu, ..spec() }).unwrap();
         let described = lab.describe().unwrap();
-        for port in [&described.generator, &described.dut] {
+        for port in [described.generator.as_ref().unwrap(), &described.dut] {
             assert_eq!((port.rx_queues, port.tx_queues), (Some(queues.into()), Some(queues.into())));
             assert_eq!(port.mtu, mtu);
             assert_eq!(port.driver.driver, "veth");
         }
-        assert_ne!(described.generator.netns_inode, described.dut.netns_inode);
+        assert_ne!(described.generator.as_ref().unwrap().netns_inode, described.dut.netns_inode);
         for (port, peer) in [(&lab.generator, &lab.dut), (&lab.dut, &lab.generator)] {
             let link = port.netns.rtnl().unwrap().link_by_name(&port.name).unwrap();
             assert_eq!((link.ifindex, link.mac), (port.ifindex, Some(port.mac)));
@@ -305,10 +305,10 @@ fn split_placement() {
     let state = lab.apply_placement().unwrap();
     assert_eq!(state.threads.len(), 2);
     for thread in &state.threads {
-        assert_eq!(thread.cpus, [placement.dut_cpu()]);
+        assert_eq!(thread.cpus, [placement.dut_cpu().unwrap()]);
         let status = fs::read_to_string(format!("/proc/{}/status", thread.pid)).unwrap();
         let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
-        assert_eq!(allowed.trim(), placement.dut_cpu().to_string());
+        assert_eq!(allowed.trim(), placement.dut_cpu().unwrap().to_string());
     }
     both_ends_see_each_other(&lab);
     // A program attached anew comes with new threads.

@@ -1,0 +1,243 @@
+//! A sliced device on an interface: rounds of slices taken from whatever comes in there.
+
+use std::mem::{replace, take};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::{DRAIN_EVERY, load};
+use crate::device::{Attachment, Counts, SlicedDevice};
+use crate::error::{Error, Result};
+use crate::host::{CpuShares, CpuTimes};
+use crate::netlink::{LinkStats, XdpMode};
+use crate::observe::Interface;
+use crate::observed::by_round;
+use crate::reading::Reading;
+use crate::run::{self, Plan, Progress};
+use crate::sample::{DispatcherCounts, SliceReader};
+use crate::stats::Slice;
+use crate::topology::NetNs;
+
+/// Traffic before the first slice that counts: frequency, caches and rings settle.
+const RAMP: Duration = Duration::from_millis(300);
+/// Traffic before the first slice of a round that counts: caches and branch predictors settle.
+const SETTLE: Duration = Duration::from_millis(40);
+/// By which factor there are more rounds when the interval's width is looked at again: each look takes longer than the one
+/// before, and steals time from the run.
+const NEXT_LOOK: f64 = 1.25;
+/// How long packets may be under way after the generator has stopped.
+const SETTLE_DEADLINE: Duration = Duration::from_secs(2);
+
+/// What packets come from, and whether they still come.
+pub(crate) trait Traffic {
+    /// Looks after `seconds` of a round, in which `packets` came.
+    ///
+    /// # Errors
+    /// None come, or too few.
+    fn check(&self, seconds: f64, packets: u64) -> Result<()>;
+}
+
+/// A device attached for one measurement. Fields are dropped in this order: first what is attached.
+pub(crate) struct Attached {
+    attachment: Option<Attachment>,
+    device: SlicedDevice,
+    reader: SliceReader,
+    retired: Counted,
+    netns: NetNs,
+    ifindex: u32,
+}
+
+/// What the devices of earlier rounds counted.
+pub(crate) struct Counted {
+    pub(crate) dispatcher: DispatcherCounts,
+    /// For each RX queue, each possible CPU.
+    pub(crate) programs: Reading<Vec<Vec<Counts>>>,
+}
+
+impl Default for Counted {
+    fn default() -> Self {
+        Self { dispatcher: DispatcherCounts::default(), programs: Reading::Known(Vec::new()) }
+    }
+}
+
+impl Counted {
+    pub(crate) fn add(&mut self, dispatcher: &DispatcherCounts, programs: Reading<Vec<Vec<Counts>>>) {
+        self.dispatcher += dispatcher;
+        let before = replace(&mut self.programs, Reading::Known(Vec::new()));
+        self.programs = before.and_then(|mut sum| {
+            programs.map(|counts| {
+                sum.resize_with(counts.len().max(sum.len()), Vec::new);
+                for (sum, counts) in sum.iter_mut().zip(counts) {
+                    sum.resize_with(counts.len().max(sum.len()), Counts::default);
+                    sum.iter_mut().zip(counts).for_each(|(sum, counts)| *sum += counts);
+                }
+                sum
+            })
+        });
+    }
+}
+
+/// What was taken while the generator ran.
+pub(crate) struct Sampled {
+    pub(crate) slices: Vec<Slice>,
+    /// Slices of each round.
+    pub(super) rounds: Vec<usize>,
+    pub(super) seconds: f64,
+    pub(crate) interrupted: bool,
+    pub(crate) cpu_shares: Reading<Vec<(u32, Reading<CpuShares>)>>,
+}
+
+impl Default for Sampled {
+    fn default() -> Self {
+        let cpu_shares = Reading::not_available("CPU times were not read");
+        Self { slices: Vec::new(), rounds: Vec::new(), seconds: 0.0, interrupted: false, cpu_shares }
+    }
+}
+
+impl Attached {
+    pub(super) fn attach(
+        plan: &Plan,
+        loaded: (SlicedDevice, SliceReader),
+        netns: &NetNs,
+        ifindex: u32,
+    ) -> Result<Self> {
+        let (device, reader) = loaded;
+        let attachment = netns.run(|| Attachment::attach(device.fd()?, ifindex, plan.xdp_mode))?;
+        let attachment = Some(attachment);
+        Ok(Self { attachment, device, reader, retired: Counted::default(), netns: netns.try_clone()?, ifindex })
+    }
+
+    pub(super) fn detach(&mut self) {
+        self.attachment = None;
+    }
+
+    pub(super) fn watched(&self) -> Interface {
+        Interface { ifindex: self.ifindex, netns: self.netns.inode() }
+    }
+
+    pub(super) fn interface_stats(&self) -> Result<LinkStats> {
+        let link = self.netns.rtnl()?.link_by_index(self.ifindex)?;
+        link.stats.ok_or_else(|| {
+            Error::unsupported(format!("read the statistics of {}", link.name), "the kernel left IFLA_STATS64 out")
+        })
+    }
+
+    /// The mode of the one program that is attached, as the kernel says it.
+    pub(super) fn xdp_mode(&self) -> Result<Option<XdpMode>> {
+        let xdp = self.netns.rtnl()?.link_by_index(self.ifindex)?.xdp;
+        Ok(xdp.first().map(|attached| attached.mode).filter(|_| xdp.len() == 1))
+    }
+
+    /// Takes slices in rounds; for each, everything that slices depend on is loaded anew while packets go on.
+    pub(super) fn rounds(
+        &mut self,
+        plan: &Plan,
+        traffic: &dyn Traffic,
+        progress: &mut dyn Progress,
+        stop: &AtomicBool,
+    ) -> Result<Sampled> {
+        let times = CpuTimes::read();
+        let mut sampled = Sampled::default();
+        sleep(RAMP);
+        let mut looks = Looks::at(plan.rounds);
+        for round in 0..plan.most_rounds() {
+            if looks.is_resolved(plan, round, &sampled.slices, &sampled.rounds) {
+                break;
+            }
+            if round > 0 {
+                self.load_anew(plan, round)?;
+            }
+            let before = sampled.slices.len();
+            sleep(SETTLE);
+            self.skip();
+            self.sample((plan.round_seconds(), plan.seconds), traffic, &mut sampled, progress, stop)?;
+            sampled.rounds.push(sampled.slices.len() - before);
+            sampled.interrupted = stop.load(Ordering::Relaxed);
+            if sampled.interrupted {
+                break;
+            }
+        }
+        sampled.cpu_shares = shares_since(times);
+        Ok(sampled)
+    }
+
+    /// Puts a newly loaded device in the place of the present one, whose counts are kept.
+    fn load_anew(&mut self, plan: &Plan, round: u16) -> Result<()> {
+        let (device, reader) = load(plan, round)?;
+        if let Some(attachment) = &self.attachment {
+            attachment.replace(device.fd()?)?;
+        }
+        let (old_device, old_reader) = (replace(&mut self.device, device), replace(&mut self.reader, reader));
+        // A poll that began before the change goes on with the old program to its end.
+        sleep(DRAIN_EVERY);
+        self.retired.add(&old_reader.counts()?, old_device.counts());
+        Ok(())
+    }
+
+    /// Throws away the slices that are there.
+    pub(crate) fn skip(&mut self) {
+        self.reader.drain(&mut Vec::new());
+    }
+
+    /// Takes slices for some seconds of those of the whole run.
+    pub(crate) fn sample(
+        &mut self,
+        (seconds, of): (f64, f64),
+        traffic: &dyn Traffic,
+        sampled: &mut Sampled,
+        progress: &mut dyn Progress,
+        stop: &AtomicBool,
+    ) -> Result<()> {
+        let begin = Instant::now();
+        while begin.elapsed().as_secs_f64() < seconds && !stop.load(Ordering::Relaxed) {
+            sleep(DRAIN_EVERY);
+            self.reader.drain(&mut sampled.slices);
+            let packets = self.reader.counts()?.cpu_packets.iter().sum();
+            traffic.check(begin.elapsed().as_secs_f64(), packets)?;
+            progress.sampling(sampled.seconds + begin.elapsed().as_secs_f64(), of, sampled.slices.len());
+        }
+        sampled.seconds += begin.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Waits until the device has seen nothing new for a while, and says what all devices saw.
+    pub(super) fn settle(&mut self) -> Result<Counted> {
+        let deadline = Instant::now() + SETTLE_DEADLINE;
+        let mut before = self.reader.counts()?;
+        loop {
+            sleep(DRAIN_EVERY);
+            let now = self.reader.counts()?;
+            if now == before || Instant::now() > deadline {
+                let mut counted = take(&mut self.retired);
+                counted.add(&now, self.device.counts());
+                return Ok(counted);
+            }
+            before = now;
+        }
+    }
+}
+
+/// When a run that goes on until a difference is resolved looks whether it is.
+pub(crate) struct Looks {
+    next: u16,
+}
+
+impl Looks {
+    /// The first look is after so many rounds.
+    pub(crate) fn at(rounds: u16) -> Self {
+        Self { next: rounds }
+    }
+
+    /// Whether it is time to look before `round`, and what is there is enough.
+    pub(crate) fn is_resolved(&mut self, plan: &Plan, round: u16, slices: &[Slice], rounds: &[usize]) -> bool {
+        if round != self.next {
+            return false;
+        }
+        self.next = (f64::from(self.next) * NEXT_LOOK).ceil() as u16;
+        run::is_resolved(plan, &by_round(slices, rounds))
+    }
+}
+
+pub(crate) fn shares_since(earlier: Result<CpuTimes>) -> Reading<Vec<(u32, Reading<CpuShares>)>> {
+    earlier.and_then(|earlier| Ok(CpuTimes::read()?.since(&earlier).into_iter().collect())).into()
+}
