@@ -48,11 +48,12 @@ const COUNTING: u16 = 2;
 /// # Errors
 /// A lab could not be built, or the kernel refused a program.
 pub fn measure(placement: Placement, seed: u64) -> Result<Overhead> {
+    let cpu = placement.dut_cpu().ok_or_else(|| Error::usage(WHAT, "no CPU is planned for it"))?;
     let labs = [Lab::build(&LabSpec::new(placement))?, Lab::build(&LabSpec::new(placement))?];
     let flow = FlowSpec::lab_v4();
     let frame = build_udp_frame(&flow, FrameSize::shortest(&flow))?;
     let rounds = (0..ROUNDS)
-        .map(|round| take_round(&labs, placement.dut_cpu(), &frame, seed.wrapping_add(round)))
+        .map(|round| take_round(&labs, cpu, &frame, seed.wrapping_add(round)))
         .collect::<Result<Vec<_>>>()?;
     let rounds: Vec<&[Slice]> = rounds.iter().map(Vec::as_slice).collect();
     let difference = |variant| {
