@@ -14,7 +14,8 @@ use crate::guard;
 use crate::host::Environment;
 use crate::import::{Cost, Imported, Series, Spread, Stated, Unit};
 use crate::record::Record;
-use crate::run::Outcome;
+use crate::reference::Reference;
+use crate::run::{self, Case, Engine, Outcome, PROGRAM_ONLY};
 use crate::stats::{self, Level, UnitsComparison};
 use crate::verdict::{self, Reason, Verdict};
 
@@ -34,9 +35,27 @@ pub struct Across {
     /// What it means.
     #[serde(flatten)]
     pub verdict: Verdict,
+    /// The same at the baseline's clock, where the reference workload says that the clocks differ.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub corrected: Option<Corrected>,
     /// What other tools printed for baseline and candidate, where the variant was imported.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imported: Option<[ImportedSide; 2]>,
+}
+
+/// A difference whose costs were all brought to the baseline's clock: each boot's cost times the baseline's time for the
+/// reference workload over that boot's. Right as far as a cost waits for the core; what waits for memory does not follow the
+/// core's clock.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Corrected {
+    /// What 1000 dependent multiplications took beside the baseline, in nanoseconds ([`crate::reference`]).
+    pub baseline_reference_ns: f64,
+    /// The same beside the candidate.
+    pub candidate_reference_ns: f64,
+    /// The corrected difference, in ns per packet.
+    pub delta_ns: f64,
+    /// The corrected difference with its interval, or why there is none.
+    pub comparison: Outcome<UnitsComparison>,
 }
 
 /// An imported result as one side of a comparison.
@@ -101,9 +120,31 @@ pub fn compare(
             };
             let delta_ns = mean(&candidate_ns) - mean(&baseline_ns);
             let variant = before.name.clone();
-            Across { variant, baseline_ns, candidate_ns, delta_ns, comparison: comparison.into(), verdict, imported }
+            let corrected = corrected(before, after, level);
+            let comparison = comparison.into();
+            Across { variant, baseline_ns, candidate_ns, delta_ns, comparison, verdict, corrected, imported }
         })
         .collect())
+}
+
+/// The difference at the baseline's clock; none where the clocks differ by no more than they scatter, or are not known.
+fn corrected(before: &Variant<'_>, after: &Variant<'_>, level: Level) -> Option<Corrected> {
+    let (baseline, candidate) = (before.references()?, after.references()?);
+    let (baseline_reference_ns, candidate_reference_ns) = (mean(&baseline), mean(&candidate));
+    let scatter_ns = before.references.iter().chain(&after.references).map(|(_, reference)| reference.spread_ns());
+    if (baseline_reference_ns - candidate_reference_ns).abs() <= scatter_ns.fold(0.0, f64::max) {
+        return None;
+    }
+    let at_baseline = |costs: Vec<f64>, references: &[f64]| -> Vec<f64> {
+        costs.into_iter().zip(references).map(|(cost, reference)| cost * baseline_reference_ns / reference).collect()
+    };
+    let (baseline, candidate) = (at_baseline(before.boots(), &baseline), at_baseline(after.boots(), &candidate));
+    Some(Corrected {
+        baseline_reference_ns,
+        candidate_reference_ns,
+        delta_ns: mean(&candidate) - mean(&baseline),
+        comparison: stats::compare_units(&baseline, &candidate, level).into(),
+    })
 }
 
 fn mean(values: &[f64]) -> f64 {
@@ -116,6 +157,8 @@ struct Variant<'a> {
     name: String,
     /// The costs in each boot. Records that do not know their boot count as one boot together.
     by_boot: BTreeMap<Option<&'a str>, Vec<f64>>,
+    /// The reference workload beside its runs, with their boots.
+    references: Vec<(Option<&'a str>, Reference)>,
     /// Whether it was measured here in any record.
     measured: bool,
     imported: Vec<(&'a Imported, &'a Series, Cost)>,
@@ -124,6 +167,16 @@ struct Variant<'a> {
 impl Variant<'_> {
     fn boots(&self) -> Vec<f64> {
         self.by_boot.values().map(|costs| mean(costs)).collect()
+    }
+
+    /// The reference workload's time in each boot, in nanoseconds; none if a boot has none.
+    fn references(&self) -> Option<Vec<f64>> {
+        let of_boot = |boot: &Option<&str>| -> Option<f64> {
+            let times: Vec<f64> =
+                self.references.iter().filter(|(of, _)| of == boot).map(|(_, reference)| reference.ns()).collect();
+            (!times.is_empty()).then(|| mean(&times))
+        };
+        self.by_boot.keys().map(of_boot).collect()
     }
 
     /// What was imported of it, if all of it was.
@@ -162,27 +215,38 @@ fn variants(records: &[Record], labelled: bool) -> Vec<Variant<'_>> {
     let mut variants: Vec<Variant<'_>> = Vec::new();
     for record in records {
         let boot = record.environment.boot_id.known().map(String::as_str);
-        let measured = record
-            .cases
-            .iter()
-            .flat_map(|case| &case.costs)
-            .filter_map(|cost| Some((cost.variant.clone(), cost.cost.estimate()?.cost.estimate, None)));
+        let measured = record.cases.iter().flat_map(|case| {
+            let reference = case.observed.reference.known().copied();
+            let costs = case.costs.iter();
+            costs.filter_map(move |cost| Some((name_of(case, cost), cost.shown()?.estimate, reference, None)))
+        });
         let series = record.imported.iter().flat_map(|block| block.series.iter().map(move |series| (block, series)));
         let imported = series.filter_map(|(block, series)| {
             let name = if labelled { format!("{}: {}", block.title(), series.name()) } else { series.name() };
-            Some((name, series.cost?.ns, Some((block, series, series.cost?))))
+            Some((name, series.cost?.ns, None, Some((block, series, series.cost?))))
         });
-        for (name, ns, imported) in measured.chain(imported) {
+        for (name, ns, reference, imported) in measured.chain(imported) {
             let place = *places.entry(name.clone()).or_insert(variants.len());
             if place == variants.len() {
                 variants.push(Variant { name, ..Variant::default() });
             }
             variants[place].by_boot.entry(boot).or_default().push(ns);
+            variants[place].references.extend(reference.map(|reference| (boot, reference)));
             variants[place].measured |= imported.is_none();
             variants[place].imported.extend(imported);
         }
     }
     variants
+}
+
+/// A program alone is another thing than the same program on live traffic.
+fn name_of(case: &Case, cost: &run::Cost) -> String {
+    match case.plan.engine {
+        Engine::Slices => cost.variant.clone(),
+        Engine::TestRun { cold } => {
+            format!("{} ({PROGRAM_ONLY}, {})", cost.variant, if cold { "cold" } else { "warm" })
+        }
+    }
 }
 
 fn one_run_a_side(sides: &[ImportedSide; 2]) -> Verdict {

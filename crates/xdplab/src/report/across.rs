@@ -1,9 +1,9 @@
 //! A comparison of records as text for a terminal.
 
 use super::text::{aligned, verdict_word, why_inconclusive};
-use crate::across::{Across, EnvironmentDifference, ImportedSide};
+use crate::across::{Across, Corrected, EnvironmentDifference, ImportedSide};
 use crate::run::Outcome;
-use crate::stats::Level;
+use crate::stats::{Level, UnitsComparison};
 use crate::units::Nanos;
 
 /// Table, reasons and environment differences; `None` where the environment is not known.
@@ -16,6 +16,7 @@ pub fn across_text(rows: &[Across], differences: Option<&[EnvironmentDifference]
     text += "\n";
     for row in rows {
         text += &why_inconclusive(&row.variant, &row.verdict);
+        text += &row.corrected.as_ref().map_or(String::new(), |corrected| clocks(&row.variant, corrected));
         if let Some(sides) = &row.imported {
             text += &imported(sides);
         }
@@ -32,6 +33,26 @@ pub fn across_text(rows: &[Across], differences: Option<&[EnvironmentDifference]
         }
     }
     text
+}
+
+/// What the difference is at one clock.
+fn clocks(variant: &str, corrected: &Corrected) -> String {
+    format!(
+        "{variant}: the clocks differ (reference workload {:.1} -> {:.1} ns); at the baseline's clock Δ is {:+.2} ns{}, as far \
+         as the cost does not wait for memory\n",
+        corrected.baseline_reference_ns,
+        corrected.candidate_reference_ns,
+        corrected.delta_ns,
+        match interval(&corrected.comparison) {
+            Some(interval) => format!(" {interval}"),
+            None => String::new(),
+        }
+    )
+}
+
+fn interval(comparison: &Outcome<UnitsComparison>) -> Option<String> {
+    let delta = &comparison.estimate()?.difference.delta;
+    Some(format!("[{:+.2}, {:+.2}]", delta.low, delta.high))
 }
 
 /// What was printed on both sides, and what its rounding leaves open where that shows.
@@ -53,13 +74,6 @@ fn row(across: &Across) -> Vec<String> {
     let (before, after) = (mean(&across.baseline_ns), mean(&across.candidate_ns));
     let packets = across.imported.as_ref().is_none_or(|[side, _]| side.unit.is_of_packets());
     let rate = |ns: f64| Nanos(ns).to_rate().filter(|_| packets).map(|rate| rate.mpps());
-    let interval = match &across.comparison {
-        Outcome::Estimate(units) => {
-            let delta = &units.difference.delta;
-            format!("[{:+.2}, {:+.2}]", delta.low, delta.high)
-        }
-        Outcome::NotEnough(_) => "unknown".into(),
-    };
     vec![
         across.variant.clone(),
         format!("{before:.2}"),
@@ -67,7 +81,7 @@ fn row(across: &Across) -> Vec<String> {
         format!("{after:.2}"),
         across.candidate_ns.len().to_string(),
         format!("{:+.2}", across.delta_ns),
-        interval,
+        interval(&across.comparison).unwrap_or("unknown".into()),
         rate(before).zip(rate(after)).map_or("n/a".into(), |(before, after)| format!("{:+.3}", after - before)),
         format!("{:+.1}", 100.0 * across.delta_ns / before),
         verdict_word(&across.verdict),

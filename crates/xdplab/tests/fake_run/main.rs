@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "tests fail by panicking")]
 
+mod across;
 mod calibrate;
 #[path = "../common/mod.rs"]
 mod common;
