@@ -52,6 +52,7 @@ pub fn measure(placement: Placement, seed: u64) -> Result<Overhead> {
     let labs = [Lab::build(&LabSpec::new(placement))?, Lab::build(&LabSpec::new(placement))?];
     let flow = FlowSpec::lab_v4();
     let frame = build_udp_frame(&flow, FrameSize::shortest(&flow))?;
+    let cpu = placement.dut_cpu().ok_or_else(|| Error::usage(WHAT, "no CPU is planned for the device"))?;
     let rounds = (0..ROUNDS)
         .map(|round| take_round(&labs, cpu, &frame, seed.wrapping_add(round)))
         .collect::<Result<Vec<_>>>()?;
