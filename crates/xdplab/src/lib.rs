@@ -8,6 +8,7 @@ pub mod calibrate;
 pub mod cli;
 pub mod device;
 pub mod error;
+pub mod explain;
 pub mod generator;
 pub mod guard;
 pub mod host;

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use serde_json::json;
 
+use super::explain;
 use super::placement::PlacementName;
 use super::progress::ProgressLine;
 use super::variants::Variants;
 use super::{Ending, output, signals};
 use crate::device::VariantSpec;
 use crate::error::{Error, Result};
+use crate::explain::Part;
 use crate::guard::Outcome as GuardOutcome;
 use crate::host::{self, Environment};
 use crate::netlink::XdpMode;
@@ -182,6 +184,9 @@ struct Out {
     /// Print one JSON object for each candidate
     #[arg(long)]
     json: bool,
+    /// Run the programs alone too, and say where the time of a packet goes
+    #[arg(long, conflicts_with = "baseline_cmd")]
+    explain: bool,
 }
 
 /// A positive number.
@@ -213,10 +218,13 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
     let case = match &mut interface {
         Some(interface) => run::compare(&plan, interface, &mut progress, &stop),
         None => run::compare(&plan, &mut LabRig, &mut progress, &stop),
-    };
+    }?;
+    let parts = if options.out.explain { explain::parts(&case, &mut progress, &stop) } else { Vec::new() };
     drop(progress);
-    let case = case?;
-    let text = if options.out.json { json_lines(&case, &path) } else { text(&record.environment, &case, &path) };
+    let text = match options.out.json {
+        true => json_lines(&case, &path) + &json_parts(&parts),
+        false => text(&record.environment, &case, &parts, &path),
+    };
     record.add(case.clone());
     record.write(&path)?;
     output::text(&text)?;
@@ -294,8 +302,14 @@ fn plan(options: &Options, interface: Option<&InterfaceRig>) -> Result<Plan> {
     })
 }
 
-fn text(environment: &Environment, case: &Case, record: &Path) -> String {
-    format!("{}\nrecord: {}\n", report::case_text(environment, case), record.display())
+fn text(environment: &Environment, case: &Case, parts: &[Part], record: &Path) -> String {
+    let explained = if parts.is_empty() { String::new() } else { format!("\n{}", report::explain_text(parts)) };
+    format!("{}{explained}\nrecord: {}\n", report::case_text(environment, case), record.display())
+}
+
+/// A line for the parts of the time of a packet, where they were asked for.
+fn json_parts(parts: &[Part]) -> String {
+    if parts.is_empty() { String::new() } else { format!("{}\n", json!({"schema": "xdplab.ab/1", "explain": parts})) }
 }
 
 /// A line for each candidate; `record` has everything else.

@@ -7,6 +7,7 @@ mod compare;
 mod cpumap;
 mod demo;
 mod doctor;
+mod explain;
 mod import;
 mod live;
 mod monitor;

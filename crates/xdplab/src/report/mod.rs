@@ -2,6 +2,7 @@
 
 mod across;
 mod calibration;
+mod explain;
 mod imported;
 mod pool;
 mod settings;
@@ -9,6 +10,7 @@ mod text;
 
 pub use across::across_text;
 pub use calibration::calibration_text;
+pub use explain::explain_text;
 pub use imported::import_text;
 pub use pool::{kernel_pool_text, pool_text, published_text};
 pub use settings::settings_text;

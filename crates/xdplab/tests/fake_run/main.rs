@@ -7,6 +7,7 @@ mod across;
 mod calibrate;
 #[path = "../common/mod.rs"]
 mod common;
+mod explain;
 mod guards;
 mod record;
 mod report;
