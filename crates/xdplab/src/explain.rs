@@ -62,7 +62,9 @@ fn alone_ns(alone: &Case, variant: &str) -> Reading<f64> {
 
 /// Softirq time of the device's CPU over all packets it saw, with the ramp and the time between rounds.
 fn softirq_ns(case: &Case) -> Reading<f64> {
-    let cpu = case.plan.placement.dut_cpu();
+    let Some(cpu) = case.plan.placement.dut_cpu() else {
+        return Reading::not_available("which CPU serves the interface is not ours to say");
+    };
     if matches!(case.plan.placement, Placement::Split { .. }) {
         return Reading::not_available("NAPI runs in a thread of its own, not in softirq");
     }
@@ -77,5 +79,6 @@ fn outside(case: &Case, whole: Reading<f64>, softirq: &Reading<f64>) -> Reading<
     match case.plan.placement {
         Placement::Same { .. } => whole.and_then(|whole| softirq.clone().map(|softirq| whole - softirq)),
         Placement::Split { .. } => Reading::not_available("the generator has a CPU of its own"),
+        Placement::Outside => Reading::not_available("the traffic comes from outside"),
     }
 }

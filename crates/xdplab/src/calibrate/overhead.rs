@@ -48,7 +48,6 @@ const COUNTING: u16 = 2;
 /// # Errors
 /// A lab could not be built, or the kernel refused a program.
 pub fn measure(placement: Placement, seed: u64) -> Result<Overhead> {
-    let cpu = placement.dut_cpu().ok_or_else(|| Error::usage(WHAT, "no CPU is planned for it"))?;
     let labs = [Lab::build(&LabSpec::new(placement))?, Lab::build(&LabSpec::new(placement))?];
     let flow = FlowSpec::lab_v4();
     let frame = build_udp_frame(&flow, FrameSize::shortest(&flow))?;
