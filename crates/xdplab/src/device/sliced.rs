@@ -76,6 +76,9 @@ impl SlicedDevice {
                 "a slice and its warm-up take at least one packet each",
             ));
         }
+        if rx_queues == 0 {
+            return Err(Error::usage("load programs for a device with 0 RX queues", "packets need at least one"));
+        }
         let sources = variants.iter().map(Source::open).collect::<Result<Vec<_>>>()?;
         let without_frags = without_frags(&sources)?;
         let mut gaps = Gaps::new(seed);
