@@ -36,7 +36,7 @@ pub(crate) struct Options {
 }
 
 /// Long enough for a quarter of a nanosecond, short enough for the whole demo to take less than 20 s.
-const DEFAULT_SECONDS: f64 = 10.0;
+const DEFAULT_SECONDS: f64 = 8.0;
 
 impl Default for Options {
     fn default() -> Self {
