@@ -276,9 +276,10 @@ impl Worker {
             Err(ProgramError::SyscallError(call)) => {
                 let error = Error::io("send live frames", "bpf(BPF_PROG_TEST_RUN)", &call.io_error);
                 Err(match error.errno() {
-                    Some(Errno::EINVAL) => {
-                        error.remedy("live frames need kernel 5.18; xdplab doctor says what is there")
-                    }
+                    Some(Errno::EINVAL) => error.remedy(
+                        "live frames need kernel 5.18, and frames that leave some hundred bytes of a page; xdplab doctor \
+                         says what is there",
+                    ),
                     Some(Errno::EPERM) => error.remedy("run as root, or with CAP_BPF and CAP_NET_ADMIN"),
                     _ => error,
                 })
