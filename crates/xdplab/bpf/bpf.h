@@ -113,11 +113,16 @@ static __always_inline struct ethhdr *ethernet(struct xdp_md *ctx)
 
 static __always_inline void swap_macs(struct ethhdr *eth)
 {
-	__u8 mac[ETH_ALEN];
+	/* By 16 bits, to which frames are aligned: of a packed struct the compiler would take bytes. */
+	__u16 *dest = (void *)eth->h_dest, *source = (void *)eth->h_source;
+	__u16 mac[ETH_ALEN / 2] = {dest[0], dest[1], dest[2]};
 
-	__builtin_memcpy(mac, eth->h_source, ETH_ALEN);
-	__builtin_memcpy(eth->h_source, eth->h_dest, ETH_ALEN);
-	__builtin_memcpy(eth->h_dest, mac, ETH_ALEN);
+	dest[0] = source[0];
+	dest[1] = source[1];
+	dest[2] = source[2];
+	source[0] = mac[0];
+	source[1] = mac[1];
+	source[2] = mac[2];
 }
 
 #endif

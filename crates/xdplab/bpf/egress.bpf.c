@@ -4,9 +4,10 @@
 #include "bpf.h"
 
 const volatile __u32 action = XDP_PASS;
-/* The interface's MAC, bytes 0 to 3 and 4 to 5, as they are in memory. */
-const volatile __u32 mac_start = 0;
-const volatile __u32 mac_end = 0;
+/* The interface's MAC, 16 bits at a time as they are in memory. */
+const volatile __u32 mac_0 = 0;
+const volatile __u32 mac_2 = 0;
+const volatile __u32 mac_4 = 0;
 
 struct counts {
 	__u64 packets;
@@ -23,8 +24,9 @@ struct {
 SEC("xdp.frags/devmap") int egress(struct xdp_md *ctx)
 {
 	struct ethhdr *eth = ethernet(ctx);
-	__u32 zero = 0, start = mac_start, end = mac_end;
+	__u32 zero = 0;
 	struct counts *counts = bpf_map_lookup_elem(&egress_counts, &zero);
+	__u16 *source;
 
 	if (unlikely(!counts))
 		return XDP_ABORTED;
@@ -35,8 +37,10 @@ SEC("xdp.frags/devmap") int egress(struct xdp_md *ctx)
 		counts->aborted++;
 		return XDP_ABORTED;
 	}
-	__builtin_memcpy(eth->h_source, &start, 4);
-	__builtin_memcpy(eth->h_source + 4, &end, 2);
+	source = (void *)eth->h_source;
+	source[0] = mac_0;
+	source[1] = mac_2;
+	source[2] = mac_4;
 	return XDP_PASS;
 }
 

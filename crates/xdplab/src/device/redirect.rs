@@ -170,7 +170,8 @@ impl EgressProgram {
             EgressAction::Forward => XDP_PASS,
             EgressAction::Drop => XDP_DROP,
         };
-        let mac = [("mac_start", u32::from_ne_bytes([a, b, c, d])), ("mac_end", u32::from_ne_bytes([e, f, 0, 0]))];
+        let mac = [("mac_0", [a, b]), ("mac_2", [c, d]), ("mac_4", [e, f])];
+        let mac = mac.map(|(name, bytes)| (name, u16::from_ne_bytes(bytes).into()));
         let globals = mac.into_iter().chain([("action", verdict)]).collect();
         let mut object = bpf::load(bpf::EGRESS, &bpf::Object { globals, ..bpf::Object::default() })?;
         let fd = bpf::program(&mut object, "egress")?
