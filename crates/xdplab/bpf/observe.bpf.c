@@ -205,8 +205,8 @@ SEC("tp_btf/xdp_devmap_xmit") int xdp_devmap_xmit(__u64 *ctx)
 	return 0;
 }
 
-/* Frames that redirects transmit from one interface to another, for every pair of the machine; `err` is what the driver
- * answered, 0 where it took frames. */
+/* Frames that redirects transmit from one interface to another, for every pair of the machine, or those from the namespace
+ * `netns` and its interface `ifindex` where these are not 0; `err` is what the driver answered, 0 where it took frames. */
 struct flow {
 	__u32 from_netns;
 	__u32 from_ifindex;
@@ -249,15 +249,19 @@ SEC("tp_btf/xdp_devmap_xmit") int flow_xmit(__u64 *ctx)
 {
 	struct net_device *from = (void *)ctx[0], *to = (void *)ctx[1];
 	__s32 sent = (__s32)ctx[2], drops = (__s32)ctx[3], err = (__s32)ctx[4];
+	__u32 from_netns = from->nd_net.net->ns.inum;
 	struct flow flow = {
-		.from_netns = from->nd_net.net->ns.inum,
+		.from_netns = from_netns,
 		.from_ifindex = from->ifindex,
 		.to_netns = to->nd_net.net->ns.inum,
 		.to_ifindex = to->ifindex,
 		.err = err < 0 ? -err : 0,
 	};
-	struct flow_xmit *xmit = bpf_map_lookup_elem(&flows, &flow);
+	struct flow_xmit *xmit;
 
+	if ((netns && from_netns != netns) || (ifindex && (__u32)from->ifindex != ifindex))
+		return 0;
+	xmit = bpf_map_lookup_elem(&flows, &flow);
 	if (!xmit)
 		xmit = new_flow(&flow, from, to);
 	if (!xmit) {

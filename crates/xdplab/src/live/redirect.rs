@@ -92,7 +92,11 @@ impl RedirectDevice {
         let rx_queues = rx_queues.max().unwrap_or(1);
         let program = RedirectProgram::load(spec.by, &addresses(&targets)?, spec.egress, rx_queues)?;
         let netns = NetNs::current()?.inode();
-        let observers = Observers::of_verdicts(Verdicts::Program(program.id()), &figures(&spec)).into();
+        let flows_from = match inputs.as_slice() {
+            [input] => Interface { ifindex: input.ifindex, netns },
+            _ => Interface { ifindex: 0, netns },
+        };
+        let observers = Observers::of_verdicts(Verdicts::Program(program.id()), flows_from, &figures(&spec)).into();
         let mut device = Self {
             attachments: Vec::new(),
             passes: Vec::new(),

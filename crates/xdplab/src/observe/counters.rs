@@ -178,16 +178,18 @@ impl Observers {
         Self::load(globals.into(), figures)
     }
 
-    /// Attaches the observers of these figures, of which exceptions and redirects are counted for these verdicts.
+    /// Attaches the observers of these figures, of which exceptions and redirects are counted for these verdicts, and flows
+    /// from this interface: from all of its namespace where its number is 0, and from all there are where that is 0 too.
     ///
     /// # Errors
     /// The object could not be loaded at all; a missing tracepoint is no error.
-    pub fn of_verdicts(verdicts: Verdicts, figures: &[Figure]) -> Result<Self> {
-        let global = match verdicts {
+    pub fn of_verdicts(verdicts: Verdicts, flows_from: Interface, figures: &[Figure]) -> Result<Self> {
+        let verdicts = match verdicts {
             Verdicts::Program(id) => ("prog_id", id),
             Verdicts::Everybody => ("everything", 1),
         };
-        Self::load([global].into(), figures)
+        let flows_from = [("ifindex", flows_from.ifindex), ("netns", inum(flows_from.netns)?)];
+        Self::load(flows_from.into_iter().chain([verdicts]).collect(), figures)
     }
 
     fn load(globals: BTreeMap<&'static str, u32>, figures: &[Figure]) -> Result<Self> {
