@@ -29,7 +29,7 @@ pub(crate) fn bind(umem: &Umem, ifindex: u32, queue: u32, config: &Config) -> Re
     config.check()?;
     let _binding = umem.shared().binding.lock().unwrap_or_else(PoisonError::into_inner);
     let sharer = sharer(umem, ifindex, queue, config)?;
-    let lease = Lease::new(umem)?;
+    let mut lease = Lease::new(umem)?;
     let fd = sys::socket().map_err(socket_error)?;
     if sharer.is_none() {
         register(umem, fd.as_raw_fd())?;
@@ -42,9 +42,13 @@ pub(crate) fn bind(umem: &Umem, ifindex: u32, queue: u32, config: &Config) -> Re
     target.bind(fd.as_raw_fd())?;
     let mode = read_mode(fd.as_raw_fd(), &target)?;
     check_mode(mode, &target, umem)?;
-    let mut link = Link {
+    if mode == Mode::ZeroCopy || umem.layout().tx_metadata != TxMetadata::None {
+        let probe = Probe::new().map_err(|source| target.error("socket(AF_XDP) of a probe", "free memory", source))?;
+        lease.wait_for(Release { probe, ifindex, queue });
+    }
+    let link = Arc::new(Link {
         fd,
-        lease,
+        lease: Arc::new(lease),
         umem: umem.clone(),
         ifindex,
         queue,
@@ -52,14 +56,27 @@ pub(crate) fn bind(umem: &Umem, ifindex: u32, queue: u32, config: &Config) -> Re
         need_wakeup: config.need_wakeup,
         multi_buffer: config.multi_buffer,
         max_segments: max_segments(mode, ifindex, config),
-    };
-    if mode == Mode::ZeroCopy || umem.layout().tx_metadata != TxMetadata::None {
-        let probe = Probe::new().map_err(|source| target.error("socket(AF_XDP) of a probe", "free memory", source))?;
-        link.lease.wait_for(Release { probe, ifindex, queue });
-    }
-    let link = Arc::new(link);
+    });
     umem.shared().sockets().bound.push(Arc::downgrade(&link));
     Ok((rings, link))
+}
+
+/// Binds a further socket to the queue of `first`, whose fill and completion ring it shares.
+pub(crate) fn bind_sharer(
+    first: &Arc<Link>,
+    rx_ring: u32,
+    tx_ring: u32,
+) -> Result<(Mapped<xdp_desc>, Mapped<xdp_desc>, Arc<Link>)> {
+    let config = Config { rx_ring, tx_ring, need_wakeup: first.need_wakeup, ..Config::default() };
+    config.check()?;
+    let fd = sys::socket().map_err(socket_error)?;
+    let (rx, tx) = create_packet_rings(fd.as_raw_fd(), &config)?;
+    let Link { ifindex, queue, mode, need_wakeup, multi_buffer, max_segments, .. } = **first;
+    Target { ifindex, queue, config: &config, sharer: Some(first) }.bind(fd.as_raw_fd())?;
+    first.lease.share();
+    let (lease, umem) = (Arc::clone(&first.lease), first.umem.clone());
+    let link = Link { fd, lease, umem, ifindex, queue, mode, need_wakeup, multi_buffer, max_segments };
+    Ok((rx, tx, Arc::new(link)))
 }
 
 /// A bound socket of the same umem to share it through. One of the same queue goes first: only through it does the
@@ -167,25 +184,16 @@ fn create_rings(fd: RawFd, config: &Config) -> Result<Rings> {
             config.completion_ring,
             "setsockopt(XDP_UMEM_COMPLETION_RING)",
         ),
-        (Ring::Rx, uapi::XDP_RX_RING, config.rx_ring, "setsockopt(XDP_RX_RING)"),
-        (Ring::Tx, uapi::XDP_TX_RING, config.tx_ring, "setsockopt(XDP_TX_RING)"),
     ];
     for (ring, option, size, call) in sizes {
-        if size > 0 {
-            sys::setsockopt(fd, uapi::SOL_XDP, option, &size.cast_signed())
-                .map_err(|source| ring_error(ring, size, call, source))?;
-        }
+        set_size(fd, ring, option, size, call)?;
     }
-    let mut offsets = uapi::xdp_mmap_offsets::default();
-    let len = sys::getsockopt(fd, uapi::XDP_MMAP_OFFSETS, &mut offsets)
-        .map_err(|source| ring_error(Ring::Fill, config.fill_ring, "getsockopt(XDP_MMAP_OFFSETS)", source))?;
-    if len < size_of::<uapi::xdp_mmap_offsets>() {
-        return Err(Error::config("kernel", "has AF_XDP without ring flags", "use Linux 5.4 or later"));
-    }
+    let (rx, tx) = create_packet_rings(fd, config)?;
+    let offsets = offsets(fd)?;
     Ok(Rings {
         fill: map_ring(fd, Ring::Fill, &offsets.fr, config.fill_ring, uapi::XDP_UMEM_PGOFF_FILL_RING)?,
-        rx: map_ring(fd, Ring::Rx, &offsets.rx, config.rx_ring, uapi::XDP_PGOFF_RX_RING)?,
-        tx: map_ring(fd, Ring::Tx, &offsets.tx, config.tx_ring, uapi::XDP_PGOFF_TX_RING)?,
+        rx,
+        tx,
         completion: map_ring(
             fd,
             Ring::Completion,
@@ -194,6 +202,38 @@ fn create_rings(fd: RawFd, config: &Config) -> Result<Rings> {
             uapi::XDP_UMEM_PGOFF_COMPLETION_RING,
         )?,
     })
+}
+
+fn create_packet_rings(fd: RawFd, config: &Config) -> Result<(Mapped<xdp_desc>, Mapped<xdp_desc>)> {
+    set_size(fd, Ring::Rx, uapi::XDP_RX_RING, config.rx_ring, "setsockopt(XDP_RX_RING)")?;
+    set_size(fd, Ring::Tx, uapi::XDP_TX_RING, config.tx_ring, "setsockopt(XDP_TX_RING)")?;
+    let offsets = offsets(fd)?;
+    Ok((
+        map_ring(fd, Ring::Rx, &offsets.rx, config.rx_ring, uapi::XDP_PGOFF_RX_RING)?,
+        map_ring(fd, Ring::Tx, &offsets.tx, config.tx_ring, uapi::XDP_PGOFF_TX_RING)?,
+    ))
+}
+
+fn set_size(fd: RawFd, ring: Ring, option: i32, size: u32, call: &'static str) -> Result<()> {
+    if size == 0 {
+        return Ok(());
+    }
+    sys::setsockopt(fd, uapi::SOL_XDP, option, &size.cast_signed())
+        .map_err(|source| ring_error(ring, size, call, source))
+}
+
+fn offsets(fd: RawFd) -> Result<uapi::xdp_mmap_offsets> {
+    let mut offsets = uapi::xdp_mmap_offsets::default();
+    let len = sys::getsockopt(fd, uapi::XDP_MMAP_OFFSETS, &mut offsets).map_err(|source| Error::Call {
+        subject: "rings".into(),
+        call: "getsockopt(XDP_MMAP_OFFSETS)",
+        remedy: "use Linux 5.4 or later".into(),
+        source,
+    })?;
+    if len < size_of::<uapi::xdp_mmap_offsets>() {
+        return Err(Error::config("kernel", "has AF_XDP without ring flags", "use Linux 5.4 or later"));
+    }
+    Ok(offsets)
 }
 
 fn map_ring<E: Copy>(fd: RawFd, ring: Ring, offset: &xdp_ring_offset, size: u32, at: i64) -> Result<Mapped<E>> {

@@ -25,5 +25,5 @@ pub use netdev::DeviceFeatures;
 pub use page_pool_source::PagePool;
 pub use pool::{FramePool, FrameSource};
 pub use rings::{CompletionDrain, CompletionRing, FillRing, RxDrain, RxRing, TxRing};
-pub use socket::{Socket, Statistics};
+pub use socket::{QueueSharer, Socket, Statistics, StatisticsReader};
 pub use umem::{Ledger, Pages, TxMetadata, Umem, UmemConfig};

@@ -133,6 +133,20 @@ impl RxRing {
         Ok(self.ring.available(1) > 0)
     }
 
+    /// As [`RxRing::wait`] on several rings at once.
+    ///
+    /// # Errors
+    ///
+    /// The system call failed.
+    pub fn wait_any<'a>(rings: impl IntoIterator<Item = &'a mut Self>, timeout: Duration) -> Result<bool> {
+        let mut rings: Vec<&mut Self> = rings.into_iter().collect();
+        if rings.iter_mut().all(|rx| rx.ring.available(1) == 0) {
+            let links: Vec<&Link> = rings.iter().map(|rx| &*rx.link).collect();
+            Link::poll_in(&links, timeout)?;
+        }
+        Ok(rings.iter_mut().any(|rx| rx.ring.available(1) > 0))
+    }
+
     /// Segments received since the socket was bound.
     #[must_use]
     pub fn received(&self) -> u64 {
@@ -149,7 +163,7 @@ impl RxRing {
     fn accept(&mut self, desc: xdp_desc) -> Option<Segment> {
         let umem = &self.link.umem;
         let segment = umem.shared().locate(desc.addr).and_then(|(index, offset)| {
-            let frame = umem.frame_of(index, Owner::rx(self.link.slot()))?;
+            let frame = self.link.lease.take(index, Owner::rx(self.link.slot()))?;
             self.received += 1;
             Segment::received(frame, offset, desc.len, desc.options)
         });
@@ -409,7 +423,8 @@ impl CompletionRing {
     fn accept(&mut self, addr: u64) -> Option<Completed> {
         let umem = &self.link.umem;
         let completed = umem.shared().locate(addr).and_then(|(index, offset)| {
-            umem.frame_of(index, Owner::tx(self.link.slot())).map(|frame| Completed::new(frame, offset))
+            let frame = self.link.lease.take(index, Owner::tx(self.link.slot()))?;
+            Some(Completed::new(frame, offset))
         });
         match completed {
             Some(_) => self.completed += 1,

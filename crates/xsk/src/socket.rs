@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use std::{fmt, io, thread};
 
@@ -9,10 +10,11 @@ use crate::bind;
 use crate::config::{Config, Mode};
 use crate::device::Probe;
 use crate::error::{Error, Result, Ring};
+use crate::frame::Frame;
 use crate::rings::{CompletionRing, FillRing, RxRing, TxRing, Wake};
 use crate::sys;
 use crate::uapi;
-use crate::umem::Umem;
+use crate::umem::{Owner, Umem};
 
 /// What the kernel counted for a socket (`XDP_STATISTICS`). `None` before Linux 5.9.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -36,7 +38,7 @@ pub struct Statistics {
 pub(crate) struct Link {
     // Closed before the lease frees the frames.
     pub(crate) fd: OwnedFd,
-    pub(crate) lease: Lease,
+    pub(crate) lease: Arc<Lease>,
     pub(crate) umem: Umem,
     pub(crate) ifindex: u32,
     pub(crate) queue: u32,
@@ -57,6 +59,8 @@ impl fmt::Debug for Link {
 pub(crate) struct Lease {
     umem: Umem,
     slot: u16,
+    /// Whether several sockets receive from one fill ring, so that their rings may act for one owner at once.
+    shared: AtomicBool,
     /// Set where the kernel may write to frames after the close: the device in zero-copy mode, and Tx timestamps.
     release: Option<Release>,
 }
@@ -98,7 +102,20 @@ impl Release {
 impl Lease {
     pub(crate) fn new(umem: &Umem) -> Result<Self> {
         let slot = umem.shared().sockets().take_slot()?;
-        Ok(Self { umem: umem.clone(), slot, release: None })
+        Ok(Self { umem: umem.clone(), slot, shared: AtomicBool::new(false), release: None })
+    }
+
+    pub(crate) fn share(&self) {
+        self.shared.store(true, Ordering::Relaxed);
+    }
+
+    /// Takes a frame out of the kernel's hands if it is there for this lease.
+    pub(crate) fn take(&self, index: u32, owner: Owner) -> Option<Frame> {
+        if self.shared.load(Ordering::Relaxed) {
+            self.umem.claim_frame(index, owner)
+        } else {
+            self.umem.frame_of(index, owner)
+        }
     }
 
     pub(crate) fn wait_for(&mut self, release: Release) {
@@ -142,6 +159,21 @@ impl Link {
         Error::Call { subject, call, remedy: remedy.into(), source }
     }
 
+    fn statistics(&self) -> Result<Statistics> {
+        let mut raw = uapi::xdp_statistics::default();
+        let len = sys::getsockopt(self.fd.as_raw_fd(), uapi::XDP_STATISTICS, &mut raw)
+            .map_err(|source| self.error(None, "getsockopt(XDP_STATISTICS)", source))?;
+        let later = |counter: u64| (len > uapi::XDP_STATISTICS_V1_SIZE).then_some(counter);
+        Ok(Statistics {
+            rx_dropped: raw.rx_dropped,
+            rx_invalid_descs: raw.rx_invalid_descs,
+            tx_invalid_descs: raw.tx_invalid_descs,
+            rx_ring_full: later(raw.rx_ring_full),
+            rx_fill_ring_empty_descs: later(raw.rx_fill_ring_empty_descs),
+            tx_ring_empty_descs: later(raw.tx_ring_empty_descs),
+        })
+    }
+
     pub(crate) fn wake_tx(&self) -> Result<Wake> {
         match sys::wake_tx(self.fd.as_raw_fd()) {
             Ok(()) => Ok(Wake::Done),
@@ -164,10 +196,26 @@ impl Link {
     }
 
     pub(crate) fn poll(&self, events: i16, timeout: Duration) -> Result<i16> {
-        // Rounded up, so that a short wait is not a busy loop.
-        let timeout = timeout.as_micros().div_ceil(1000).try_into().unwrap_or(i32::MAX);
-        sys::poll(self.fd.as_raw_fd(), events, timeout).map_err(|source| self.error(None, "poll", source))
+        let mut entries = [libc::pollfd { fd: self.fd.as_raw_fd(), events, revents: 0 }];
+        sys::poll(&mut entries, milliseconds(timeout)).map_err(|source| self.error(None, "poll", source))?;
+        Ok(entries[0].revents)
     }
+
+    /// Waits until one of the sockets can be received from.
+    pub(crate) fn poll_in(links: &[&Self], timeout: Duration) -> Result<()> {
+        let entry = |link: &&Self| libc::pollfd { fd: link.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut entries: Vec<_> = links.iter().map(entry).collect();
+        let first = links.first();
+        sys::poll(&mut entries, milliseconds(timeout)).map_err(|source| match first {
+            Some(link) => link.error(None, "poll", source),
+            None => Error::Call { subject: "no socket".into(), call: "poll", remedy: "wait less".into(), source },
+        })
+    }
+}
+
+/// Rounded up, so that a short wait is not a busy loop.
+fn milliseconds(timeout: Duration) -> i32 {
+    timeout.as_micros().div_ceil(1000).try_into().unwrap_or(i32::MAX)
 }
 
 /// A bound AF_XDP socket: its four rings, and what belongs to it as a whole.
@@ -241,30 +289,86 @@ impl Socket {
     ///
     /// The system call failed.
     pub fn statistics(&self) -> Result<Statistics> {
-        let mut raw = uapi::xdp_statistics::default();
-        let len = sys::getsockopt(self.link.fd.as_raw_fd(), uapi::XDP_STATISTICS, &mut raw)
-            .map_err(|source| self.link.error(None, "getsockopt(XDP_STATISTICS)", source))?;
-        let later = |counter: u64| (len > uapi::XDP_STATISTICS_V1_SIZE).then_some(counter);
-        Ok(Statistics {
-            rx_dropped: raw.rx_dropped,
-            rx_invalid_descs: raw.rx_invalid_descs,
-            tx_invalid_descs: raw.tx_invalid_descs,
-            rx_ring_full: later(raw.rx_ring_full),
-            rx_fill_ring_empty_descs: later(raw.rx_fill_ring_empty_descs),
-            tx_ring_empty_descs: later(raw.tx_ring_empty_descs),
-        })
+        self.link.statistics()
     }
 
-    /// Frames the socket owns on its receive side (fill ring, kernel, Rx ring), by its own count.
+    /// Reads the kernel's counters wherever the socket's rings are.
+    #[must_use]
+    pub fn statistics_reader(&self) -> StatisticsReader {
+        StatisticsReader { link: Arc::clone(&self.link) }
+    }
+
+    /// Binds a further socket to the same queue, with the same umem, fill ring and completion ring; an XDP program may
+    /// choose between them (`XDP_SHARED_UMEM`). Frames that were given to the fill ring may come up in the Rx ring of any
+    /// of the sockets, and frames sent by any of them in the completion ring.
+    ///
+    /// Linux 5.4.
+    ///
+    /// # Errors
+    ///
+    /// A ring size that is no power of two, or a system call; nothing is left behind.
+    pub fn share_queue(&mut self, rx_ring: u32, tx_ring: u32) -> Result<QueueSharer> {
+        // Exclusive, so that no ring of this socket is on another thread that has not seen yet that frames are shared.
+        let (rx, tx, link) = bind::bind_sharer(&self.link, rx_ring, tx_ring)?;
+        Ok(QueueSharer { rx: RxRing::new(rx, Arc::clone(&link)), tx: TxRing::new(tx, Arc::clone(&link)), link })
+    }
+
+    /// Frames the socket owns on its receive side (fill ring, kernel, Rx ring), by its own count; with those that other
+    /// sockets on the queue have received.
     #[must_use]
     pub fn rx_frames(&self) -> u64 {
         self.fill.given() - self.rx.received()
     }
 
-    /// Frames the socket owns on its send side (Tx ring, kernel, completion ring), by its own count.
+    /// Frames the socket owns on its send side (Tx ring, kernel, completion ring), by its own count; less those that other
+    /// sockets on the queue have sent and that came back here.
     #[must_use]
     pub fn tx_frames(&self) -> u64 {
-        self.tx.sent() - self.completion.completed()
+        self.tx.sent().saturating_sub(self.completion.completed())
+    }
+}
+
+/// A further socket on the queue of another ([`Socket::share_queue`]), with the rings of its own. The queue is let go when
+/// the last socket on it is dropped.
+#[derive(Debug)]
+#[doc(alias = "XDP_SHARED_UMEM")]
+pub struct QueueSharer {
+    /// Received packets.
+    pub rx: RxRing,
+    /// Packets to send.
+    pub tx: TxRing,
+    link: Arc<Link>,
+}
+
+impl QueueSharer {
+    /// Reads the kernel's counters wherever the rings are.
+    #[must_use]
+    pub fn statistics_reader(&self) -> StatisticsReader {
+        StatisticsReader { link: Arc::clone(&self.link) }
+    }
+}
+
+/// For the XSKMAP, as with [`Socket`].
+impl AsRawFd for QueueSharer {
+    fn as_raw_fd(&self) -> RawFd {
+        self.link.fd.as_raw_fd()
+    }
+}
+
+/// Reads a socket's counters, on any thread. It keeps the socket open.
+#[derive(Clone, Debug)]
+pub struct StatisticsReader {
+    link: Arc<Link>,
+}
+
+impl StatisticsReader {
+    /// The kernel's counters.
+    ///
+    /// # Errors
+    ///
+    /// The system call failed.
+    pub fn read(&self) -> Result<Statistics> {
+        self.link.statistics()
     }
 }
 

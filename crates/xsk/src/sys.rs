@@ -79,13 +79,12 @@ pub(crate) fn wake_rx(fd: RawFd) -> io::Result<()> {
     if got < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Waits for `events` (POLLIN, POLLOUT) at most `timeout_ms`, and returns those that came.
-pub(crate) fn poll(fd: RawFd, events: i16, timeout_ms: i32) -> io::Result<i16> {
-    let mut entry = libc::pollfd { fd, events, revents: 0 };
-    // SAFETY: one valid entry, for the time of the call.
-    match check(unsafe { libc::poll(&mut entry, 1, timeout_ms) }) {
-        Ok(_) => Ok(entry.revents),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(0),
+/// Waits for any of the entries' events at most `timeout_ms`, and fills in those that came.
+pub(crate) fn poll(entries: &mut [libc::pollfd], timeout_ms: i32) -> io::Result<()> {
+    // SAFETY: as many valid entries as said, for the time of the call.
+    match check(unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, timeout_ms) }) {
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
         Err(error) => Err(error),
     }
 }

@@ -389,7 +389,8 @@ impl Umem {
         if self.shared().addr(index) == addr { self.claim_frame(index, Owner::PARKED) } else { None }
     }
 
-    fn claim_frame(&self, index: u32, from: Owner) -> Option<Frame> {
+    /// As [`Umem::frame_of`], for owners that several threads may act for at once.
+    pub(crate) fn claim_frame(&self, index: u32, from: Owner) -> Option<Frame> {
         // SAFETY: the claim made this caller the frame's only owner.
         self.shared().claim(index, from).then(|| unsafe { Frame::new(self.anchor.0, index) })
     }

@@ -34,7 +34,7 @@ impl Bench {
         let umem = Umem::new(UmemConfig { frames: FRAMES, frame_size: 2048, ..UmemConfig::default() }).unwrap();
         let link = Arc::new(Link {
             fd: File::open("/dev/null").unwrap().into(),
-            lease: Lease::new(&umem).unwrap(),
+            lease: Arc::new(Lease::new(&umem).unwrap()),
             umem: umem.clone(),
             ifindex: 1,
             queue: 0,

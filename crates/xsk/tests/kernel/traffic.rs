@@ -6,7 +6,7 @@ use crate::needs::{Need, Tests};
 use crate::support::bpf::Redirect;
 use crate::support::node::{self, Node, PATIENCE, check_ledger};
 use crate::support::{Lab, in_lab};
-use xsk::{CompletionRing, FramePool, FrameSource, Socket, TxRing, Umem};
+use xsk::{CompletionRing, FramePool, FrameSource, RxRing, Socket, TxRing, Umem};
 
 pub(crate) fn add(tests: &mut Tests) {
     let nothing = Need::Nothing;
@@ -16,6 +16,7 @@ pub(crate) fn add(tests: &mut Tests) {
     tests.add("every_packet_arrives_once_on_3_queues", nothing, || exact_counts(3));
     tests.add("every_packet_arrives_once_on_4_queues", nothing, || exact_counts(4));
     tests.add("four_queues_share_one_umem", nothing, four_queues_share_one_umem);
+    tests.add("three_sockets_share_one_queue", nothing, three_sockets_share_one_queue);
     tests.add("two_devices_share_one_umem", nothing, two_devices_share_one_umem);
     #[cfg(feature = "page-pool")]
     tests.add("frames_of_a_page_pool_go_round", nothing, frames_of_a_page_pool);
@@ -30,6 +31,53 @@ fn pair(lab: Lab, queues: u32) -> (Vec<Node>, Vec<Node>, Redirect) {
     let far: Vec<_> = (0..queues).map(|queue| Node::new(lab.far, queue)).collect();
     far.iter().for_each(|node| redirect.insert(&node.socket).unwrap());
     (near, far, redirect)
+}
+
+/// Packets go to each socket on the queue in turn, out of one fill ring, and back through each, into one completion ring.
+fn three_sockets_share_one_queue() {
+    const PACKETS: u64 = 40;
+    in_lab(1, 1500, |lab| {
+        let (mut near, mut far, redirect) = pair(lab, 1);
+        let back = Redirect::attach(lab.near).unwrap();
+        back.insert(&near[0].socket).unwrap();
+        let (near, far) = (&mut near[0], &mut far[0]);
+        assert!(far.socket.share_queue(3, 0).unwrap_err().to_string().contains("power of two"));
+        let mut sharers = [far.socket.share_queue(64, 64).unwrap(), far.socket.share_queue(64, 64).unwrap()];
+        let mut next = 0;
+        for round in 0..6 {
+            for sharer in &mut sharers {
+                redirect.insert_at(0, sharer).unwrap();
+                assert_eq!(near.send(next, PACKETS, 60), PACKETS);
+                let mut returned = 0;
+                while returned < PACKETS {
+                    assert!(RxRing::wait_any([&mut sharer.rx, &mut far.socket.rx], PATIENCE).unwrap(), "round {round}");
+                    assert_eq!(far.socket.rx.drain(1).count(), 0, "only the sharer is in the map");
+                    let sent = sharer.tx.send(sharer.rx.drain(64)).unwrap();
+                    sharer.tx.wake().unwrap();
+                    returned += u64::from(sent);
+                }
+                next = near.await_number(next, next + PACKETS);
+                let mut completed = |far: &mut Node| {
+                    sharer.tx.wake().unwrap();
+                    far.socket.completion.recycle(&mut far.pool);
+                    far.socket.completion.completed()
+                };
+                let deadline = std::time::Instant::now() + PATIENCE;
+                while completed(far) < next && std::time::Instant::now() < deadline {}
+                assert_eq!(far.socket.completion.completed(), next, "completions come to the one ring");
+                let fill = far.umem.ledger().user.min(PACKETS as u32);
+                far.socket.fill.refill(&mut far.pool, fill).unwrap();
+            }
+        }
+        for sharer in &sharers {
+            assert_eq!((sharer.rx.received(), sharer.tx.sent(), sharer.rx.faults()), (6 * PACKETS, 6 * PACKETS, 0));
+            assert_eq!(sharer.statistics_reader().read().unwrap().rx_dropped, 0);
+        }
+        assert_eq!((far.socket.rx.received(), far.socket.completion.faults()), (0, 0));
+        let layout = far.umem.layout().frames;
+        let ledger = far.umem.ledger();
+        assert_eq!((ledger.tx, ledger.rx + ledger.user), (0, layout), "{ledger:?}");
+    });
 }
 
 fn one_packet_in_flight() {

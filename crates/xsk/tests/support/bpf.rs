@@ -68,7 +68,12 @@ impl Redirect {
 
     /// Puts a socket into the map at its queue.
     pub fn insert(&self, socket: &xsk::Socket) -> io::Result<()> {
-        let (key, value) = (socket.queue(), socket.as_raw_fd());
+        self.insert_at(socket.queue(), socket)
+    }
+
+    /// Puts a socket into the map at a queue.
+    pub fn insert_at(&self, key: u32, socket: &impl AsRawFd) -> io::Result<()> {
+        let value = socket.as_raw_fd();
         Attributes::new().fd(0, &self.map).address(8, &key).address(16, &value).call(BPF_MAP_UPDATE_ELEM).map(drop)
     }
 }
