@@ -305,3 +305,62 @@ fn redirect_cpu_takes_every_option_and_value_of_the_peer() {
         assert!(!is_understood(&[&["redirect-cpu", NO_INTERFACE][..], bad].concat()), "{bad:?}");
     }
 }
+
+#[test]
+fn xsk_commands_take_every_option_and_value_of_the_peer() {
+    for command in ["xsk-drop", "xsk-tx"] {
+        for options in [
+            &[][..],
+            &["-q", "1"],
+            &["--queue", "1"],
+            &["-i", "1"],
+            &["--interval", "1"],
+            &["-f", "2048"],
+            &["--frame-size", "2048"],
+            &["-d", "0"],
+            &["--duration", "3"],
+            &["-b", "32"],
+            &["--batch-size", "32"],
+            &["-p"],
+            &["--poll"],
+            &["-m"],
+            &["--no-need-wakeup"],
+            &["-u"],
+            &["--unaligned"],
+            &["-M"],
+            &["--shared-umem"],
+            &["-x"],
+            &["--extra-stats"],
+            &["-Q"],
+            &["--quiet"],
+            &["-a"],
+            &["--app-stats"],
+            &["-B"],
+            &["--busy-poll"],
+            &["-F"],
+            &["--frags"],
+            &["-C", "auto"],
+            &["-C", "copy"],
+            &["--copy-mode", "zero-copy"],
+            &["-w", "MONOTONIC"],
+            &["-w", "REALTIME"],
+            &["--clock", "TAI"],
+            &["-w", "BOOTTIME"],
+            &["-W", "SCHED_OTHER"],
+            &["--policy", "SCHED_FIFO", "--schpri", "3"],
+            &["-A", "native"],
+            &["--attach-mode", "skb"],
+            &["-v"],
+            &["-pmuMxQaBF", "-q0", "-Cauto"],
+            &["--dur", "1", "--extra", "--shared"],
+        ] {
+            let args = [&[command, NO_INTERFACE][..], options].concat();
+            assert!(is_understood(&args), "{args:?}");
+        }
+        for bad in
+            [&["-q", "x"][..], &["-e"], &["-C", "zc"], &["-w", "monotonic"], &["-W", "RR"], &["-A", "hw"], &["-i", "0"]]
+        {
+            assert!(!is_understood(&[&[command, NO_INTERFACE][..], bad].concat()), "{bad:?}");
+        }
+    }
+}

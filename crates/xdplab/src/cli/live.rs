@@ -9,7 +9,7 @@ use clap::{ArgAction, Args, ValueEnum};
 use super::{Ending, output};
 use crate::error::{Error, Result};
 use crate::host::Environment;
-use crate::live::{Attached, End, EndedBy, Event, Interval, Layout, Limits, LiveRun, Start, Told, View};
+use crate::live::{Attached, End, EndedBy, Event, Interval, Limits, Lines, LiveRun, Start, Told, View};
 use crate::netlink::{Channels, XdpMode};
 use crate::reading::Reading;
 use crate::record::Record;
@@ -19,22 +19,22 @@ use crate::record::Record;
 pub(crate) struct Common {
     /// Seconds from one line to the next; fractions are taken too
     #[arg(short, long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
-    interval: Duration,
+    pub(crate) interval: Duration,
     /// Start in extended output mode (Ctrl-\ toggles)
     #[arg(short, long)]
-    extended: bool,
+    pub(crate) extended: bool,
     /// End after this time
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    duration: Option<Duration>,
+    pub(crate) duration: Option<Duration>,
     /// End once at least so many packets were received
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
-    count: Option<u64>,
+    pub(crate) count: Option<u64>,
     /// Tell everything in JSON, one object a line
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     /// Write the record to this file
     #[arg(long, value_name = "FILE")]
-    record: Option<PathBuf>,
+    pub(crate) record: Option<PathBuf>,
     /// Take an interface that carries the default route or this SSH session
     #[arg(long)]
     pub(crate) force: bool,
@@ -62,7 +62,7 @@ impl From<Mode> for XdpMode {
 }
 
 /// A time in seconds, such as 2 or 0.5.
-fn seconds(text: &str) -> std::result::Result<Duration, String> {
+pub(crate) fn seconds(text: &str) -> std::result::Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_no_number| "not a number of seconds".to_owned())?;
     // The peer's own limit is that of 32 bits; below a millisecond the reading itself would be the load.
     if !(0.001..=f64::from(u32::MAX)).contains(&seconds) {
@@ -129,7 +129,7 @@ pub(crate) enum AbortedPackets {
 /// Tells a live command on standard output, and records it if there is to be a record.
 pub(crate) struct Teller<'a> {
     options: &'a Common,
-    layout: Layout,
+    lines: Box<dyn Lines>,
     extended: bool,
     record: Option<(Record, LiveRun)>,
 }
@@ -137,13 +137,13 @@ pub(crate) struct Teller<'a> {
 impl<'a> Teller<'a> {
     /// Writes the record for the first time, so that a file that can't be written is known before the command has run, and
     /// tells what was attached: `text` on standard error, or the event.
-    pub(crate) fn start(options: &'a Common, layout: Layout, start: Start, text: &str) -> Result<Self> {
+    pub(crate) fn start(options: &'a Common, lines: impl Lines + 'static, start: Start, text: &str) -> Result<Self> {
         let event = json(&Event::Start(&start))?;
         let record = options.record.is_some().then(|| {
             let record = Record::begin(Environment::read(), start.argv.clone());
             (record, LiveRun { start, intervals: Vec::new(), end: None })
         });
-        let mut teller = Self { options, layout, extended: options.extended, record };
+        let mut teller = Self { options, lines: Box::new(lines), extended: options.extended, record };
         teller.write_record()?;
         if options.json {
             output::text(&event)?;
@@ -155,7 +155,7 @@ impl<'a> Teller<'a> {
 
     /// Tells the end, and writes the record.
     pub(crate) fn end(mut self, end: End, aborted_packets: AbortedPackets) -> Result<Ending> {
-        output::text(&if self.options.json { json(&Event::End(&end))? } else { self.layout.end(&end) })?;
+        output::text(&if self.options.json { json(&Event::End(&end))? } else { self.lines.end(&end, self.extended) })?;
         let failed = match &end.ended_by {
             EndedBy::Failed(why) => Err(Error::invalid("go on", why.clone())),
             _ if aborted_packets == AbortedPackets::Fail => refuse_aborted(&end.total).map(|()| Ending::Done),
@@ -186,7 +186,7 @@ impl View for Teller<'_> {
                 output::tell(&if self.options.json {
                     json(&Event::Interval(interval))?
                 } else {
-                    self.layout.interval(interval, self.extended)
+                    self.lines.interval(interval, self.extended)
                 })
             }
             Told::Toggle | Told::Signal if self.options.json => Ok(ControlFlow::Continue(())),

@@ -17,12 +17,13 @@ mod progress;
 mod redirect;
 mod signals;
 mod variants;
+mod xsk;
 
 use std::process::ExitCode;
 
 use clap::{ArgAction, Parser, Subcommand};
 
-use crate::device::Action;
+use crate::device::{Action, XskAction};
 use crate::error::Result;
 
 /// Measures the Linux XDP data path in nanoseconds per packet, with an interval and a verdict.
@@ -67,6 +68,10 @@ enum Command {
     Tx(basic::Options),
     /// Give packets of an interface to other CPUs (cpumap) and count them
     RedirectCpu(cpumap::Options),
+    /// Give packets of a queue to AF_XDP sockets, drop and count them
+    XskDrop(Box<xsk::Options>),
+    /// Give packets of a queue to AF_XDP sockets, send them back and count them
+    XskTx(Box<xsk::Options>),
     /// Read what other tools printed, also where it was pasted into mail
     Import(import::Options),
     /// Redirect all packets of an interface to another by bpf_redirect()
@@ -124,6 +129,8 @@ fn run(arguments: Arguments) -> Result<Ending> {
         Command::Pass(options) => basic::run(Action::Pass, &options),
         Command::Tx(options) => basic::run(Action::Tx, &options),
         Command::RedirectCpu(options) => cpumap::run(&options),
+        Command::XskDrop(options) => xsk::run(XskAction::Drop, &options),
+        Command::XskTx(options) => xsk::run(XskAction::Tx, &options),
         Command::Import(options) => import::run(&options),
         Command::Redirect(options) => options.run(),
         Command::RedirectMap(options) => options.run(),

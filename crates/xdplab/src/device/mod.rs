@@ -8,6 +8,7 @@ mod redirect;
 mod sliced;
 mod spec;
 mod variant;
+mod xsk;
 
 pub use attach::Attachment;
 pub use cpumap::{CpumapProgram, CpumapSpec, Remote, Selection, Verdicts};
@@ -17,3 +18,4 @@ pub use redirect::{EgressAction, RedirectBy, RedirectProgram, RedirectTarget};
 pub use sliced::{Occupant, SlicedDevice};
 pub use spec::{Action, LoadMode, Operation, Planted, ProgramSpec};
 pub use variant::{Integer, ObjectSpec, VariantSpec};
+pub use xsk::{SocketCounts, XskAction, XskCounts, XskProgram, XskSpec, XskWorker};

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::cpumap::CpumapCounters;
+use super::xsk::XskCounters;
 use crate::device::Counts;
 use crate::reading::Reading;
 
@@ -81,6 +82,8 @@ pub struct Counters {
     pub xmit: Option<Reading<Group<Hop, XmitCounts>>>,
     /// What a program gave to other CPUs.
     pub cpumap: Option<CpumapCounters>,
+    /// What AF_XDP sockets received and sent.
+    pub xsk: Option<XskCounters>,
 }
 
 impl AddAssign for XmitCounts {
@@ -109,11 +112,25 @@ impl Counters {
     /// A reading of nothing.
     #[must_use]
     pub fn empty(at: Instant) -> Self {
-        Self { at, received: None, exceptions: None, redirects: None, redirect_errors: None, xmit: None, cpumap: None }
+        Self {
+            at,
+            received: None,
+            exceptions: None,
+            redirects: None,
+            redirect_errors: None,
+            xmit: None,
+            cpumap: None,
+            xsk: None,
+        }
     }
 }
 
-impl<K, V> Group<K, V> {
+impl<K: Ord, V> Group<K, V> {
+    /// Nothing counted yet.
+    pub(super) fn zero(at: Instant) -> Self {
+        Self { at, rows: BTreeMap::new() }
+    }
+
     /// The rows that `read` gives, stamped.
     pub(super) fn read(read: impl FnOnce() -> Reading<BTreeMap<K, V>>) -> Reading<Self> {
         let at = Instant::now();

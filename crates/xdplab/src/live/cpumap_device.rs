@@ -10,7 +10,7 @@ use super::cpumap::{CpumapCounters, CpumapInterval, RemoteProgram};
 use super::event::{End, EndedBy, Start};
 use super::interval::{Interval, Received, WallClock};
 use super::ledger::Account;
-use super::receiver::{Program, Receiver, Target};
+use super::receiver::{Program, Receiver, SATURATED, SETTLED_WITHIN, Target};
 use super::session::Source;
 use super::softirq::SoftirqTime;
 use super::thread_clock::ThreadClock;
@@ -19,11 +19,6 @@ use crate::error::Result;
 use crate::netlink::XdpMode;
 use crate::observe::{CpumapObserver, Figure, Observers};
 use crate::reading::Reading;
-
-/// Packets on their way arrive within this time once the program is gone.
-const SETTLED_WITHIN: Duration = Duration::from_millis(500);
-/// From this share of its time on a CPU counts as saturated.
-const SATURATED: f64 = 0.95;
 
 /// A program that redirects to other CPUs, attached to an interface of the calling thread's network namespace, and what
 /// is counted of it. Dropping it detaches, and so does the end of the process.
@@ -35,7 +30,6 @@ pub struct CpumapDevice {
     stress: Option<Stress>,
     kthreads: BTreeMap<u32, Reading<(ThreadClock, Duration)>>,
     opened: Instant,
-    first: Option<Counters>,
 }
 
 /// When the queues are next made anew.
@@ -81,7 +75,6 @@ impl CpumapDevice {
             mode,
             stress: stress.map(|every| Stress { every, due: now + every }),
             opened: now,
-            first: None,
             program,
         })
     }
@@ -149,26 +142,16 @@ impl CpumapDevice {
         if let Some(cost) = cpus.iter().filter_map(Reading::known).find(|cost| cost.share >= SATURATED) {
             return Reading::Known(format!("{}, {:.0} % busy", cost.role, cost.share * 100.0));
         }
-        match softirq {
-            Some(Reading::Known(SoftirqTime { busy_ns, .. })) => {
-                let share = |ns: &u64| Duration::from_nanos(*ns).as_secs_f64() / received.period_s;
-                Reading::Known(match busy_ns.iter().find(|(_, ns)| share(ns) >= SATURATED) {
-                    Some((cpu, ns)) => format!("RX CPU {cpu}, {:.0} % busy", share(ns) * 100.0),
-                    None => "the sender: no queue was full and no CPU saturated".into(),
-                })
-            }
-            Some(Reading::NotAvailable { why }) => Reading::not_available(why),
-            None => Reading::not_available("no packet was received"),
-        }
+        softirq.map_or_else(|| Reading::not_available("no packet was received"), |softirq| softirq.limiter(received))
     }
 
     /// All that was counted, once nothing is on its way any more.
     fn settle(&mut self) -> Result<Interval> {
         let deadline = Instant::now() + SETTLED_WITHIN;
         loop {
-            let counters = self.read()?;
-            let first = self.first.clone().unwrap_or_else(|| counters.clone());
-            let interval = Interval::between(&first, &counters, false, &WallClock::start(first.at));
+            // From the very beginning: the first reading had packets on their way that some had counted and others not.
+            let begin = zero(self.opened);
+            let interval = Interval::between(&begin, &self.read()?, false, &WallClock::start(begin.at));
             let balanced = |account: &Reading<Account>| account.known().is_none_or(|account| account.residual == 0);
             if self.ledger(&interval).iter().all(balanced) || Instant::now() >= deadline {
                 return Ok(interval);
@@ -195,6 +178,18 @@ impl CpumapDevice {
     }
 }
 
+/// The counters before the first packet.
+fn zero(at: Instant) -> Counters {
+    let cpumap = CpumapCounters {
+        verdicts: Group::zero(at),
+        enqueued: Reading::Known(Group::zero(at)),
+        kthreads: Reading::Known(Group::zero(at)),
+        redirect_errors: Reading::Known(Group::zero(at)),
+        remote_errors: Reading::Known(Group::zero(at)),
+    };
+    Counters { received: Some(Group::zero(at)), cpumap: Some(cpumap), ..Counters::empty(at) }
+}
+
 impl Source for CpumapDevice {
     fn read(&mut self) -> Result<Counters> {
         let at = Instant::now();
@@ -219,7 +214,6 @@ impl Source for CpumapDevice {
             cpumap: Some(cpumap),
             ..Counters::empty(at)
         };
-        self.first.get_or_insert_with(|| counters.clone());
         if let Some(stress) = self.stress.as_mut().filter(|stress| at >= stress.due) {
             stress.due = at + stress.every;
             self.program.stress()?;

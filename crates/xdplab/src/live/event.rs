@@ -39,6 +39,9 @@ pub struct Start {
     /// What the user should know about what was found, a sentence each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// AF_XDP sockets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xsk: Option<XskStart>,
     /// Wall clock of the first reading, RFC 3339.
     pub started: String,
 }
@@ -68,6 +71,23 @@ pub struct Attached {
     pub channels_after: Reading<Channels>,
 }
 
+/// How AF_XDP sockets were set up.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct XskStart {
+    /// The queue.
+    pub queue: u32,
+    /// Sockets on it.
+    pub sockets: usize,
+    /// `copy` or `zero-copy`, as the kernel says it after the bind.
+    pub mode: String,
+    /// Bytes a frame of the umem.
+    pub frame_size: u32,
+    /// Whether the umem is on huge pages.
+    pub huge_pages: bool,
+    /// Most packets handled at once.
+    pub batch: u32,
+}
+
 /// An interface that packets are redirected to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Target {
@@ -95,6 +115,7 @@ impl Start {
             attached: None,
             targets: Vec::new(),
             notes: Vec::new(),
+            xsk: None,
             started: String::new(),
         }
     }

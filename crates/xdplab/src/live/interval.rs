@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::counters::{Counters, Delta, Group, Hop, Place, XmitCounts, delta_of};
 use super::cpumap::CpumapInterval;
+use super::xsk::XskInterval;
 use crate::device::Counts;
 use crate::reading::Reading;
 use crate::units::{Nanos, PacketsPerSec};
@@ -50,6 +51,9 @@ pub struct Interval {
     /// What the program gave to other CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpumap: Option<CpumapInterval>,
+    /// What AF_XDP sockets received and sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub xsk: Option<XskInterval>,
 }
 
 /// Packets that a program saw.
@@ -152,6 +156,7 @@ impl Interval {
     pub fn between(earlier: &Counters, later: &Counters, partial: bool, wall: &WallClock) -> Self {
         let received = earlier.received.as_ref().zip(later.received.as_ref());
         let received = received.map(|(earlier, later)| Received::of(&later.since(earlier)));
+        let xsk = earlier.xsk.as_ref().zip(later.xsk.as_ref());
         let cpumap = earlier.cpumap.as_ref().zip(later.cpumap.as_ref());
         Self {
             start: wall.at(earlier.at),
@@ -164,6 +169,7 @@ impl Interval {
             redirect_errors: part(&earlier.redirect_errors, &later.redirect_errors, RedirectErrors::of),
             xmit: part(&earlier.xmit, &later.xmit, Transmitted::of),
             cpumap: cpumap.map(|(earlier, later)| CpumapInterval::between(earlier, later)),
+            xsk: xsk.map(|(earlier, later)| XskInterval::between(earlier, later)),
         }
     }
 }

@@ -22,13 +22,16 @@ mod signals;
 mod softirq;
 mod text;
 mod thread_clock;
+mod xsk;
+mod xsk_device;
+mod xsk_text;
 
 pub use basic::BasicDevice;
 pub use counters::{Counters, Delta, Group, Hop, Named, Place, XmitCounts};
 pub use cpu_cost::CpuCost;
 pub use cpumap::{CpumapCounters, CpumapInterval, Enqueues, Kthreads};
 pub use cpumap_device::CpumapDevice;
-pub use event::{Attached, End, EndedBy, Event, InterfaceCounted, LiveRun, SCHEMA, Start, Target};
+pub use event::{Attached, End, EndedBy, Event, InterfaceCounted, LiveRun, SCHEMA, Start, Target, XskStart};
 pub use interval::{
     Exceptions, FlowTransmitted, Interval, Received, RedirectErrors, Redirects, Transmitted, WallClock,
 };
@@ -38,4 +41,7 @@ pub use redirect::{RedirectDevice, RedirectSpec};
 pub use session::{Clock, Limits, Session, Source, Told, View, Woken};
 pub use signals::Signals;
 pub use softirq::{BusyCpu, SoftirqTime};
-pub use text::Layout;
+pub use text::{Layout, Lines};
+pub use xsk::{KernelCounts, SocketReading, XskCounters, XskInterval};
+pub use xsk_device::XskDevice;
+pub use xsk_text::XskLayout;

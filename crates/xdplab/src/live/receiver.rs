@@ -1,6 +1,7 @@
 //! The interface on which a live command receives: looked at, given a program, and read at the end.
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use super::counters::Group;
 use super::event::{Attached, InterfaceCounted, Start};
@@ -14,6 +15,11 @@ use crate::netlink::{Channels, LinkInfo, Rtnl, XdpMode};
 use crate::observe::{Figure, Interface, Observers, Watch};
 use crate::reading::Reading;
 use crate::topology::NetNs;
+
+/// Packets on their way arrive within this time once the program is gone.
+pub(super) const SETTLED_WITHIN: Duration = Duration::from_millis(500);
+/// From this share of its time on a CPU counts as saturated.
+pub(super) const SATURATED: f64 = 0.95;
 
 /// An interface that may be taken, before anything has been changed.
 pub(super) struct Target {
@@ -71,13 +77,14 @@ impl Target {
         xmit_to: u32,
     ) -> Result<Receiver> {
         let Self { mut rtnl, link, channels: channels_before, rx_queues } = self;
-        let attachment = Attachment::attach(program.fd, link.ifindex, mode)?;
         let netns = NetNs::current()?.inode();
         let watch = Watch {
             device: Interface { ifindex: link.ifindex, netns },
             xmit_to: Interface { ifindex: xmit_to, netns },
         };
+        // Before the first packet, so that what they count belongs to what the program counts.
         let observers = Observers::attach_only(watch, figures).into();
+        let attachment = Attachment::attach(program.fd, link.ifindex, mode)?;
         // Last, so that its counters are as old as the first reading that follows.
         let link = rtnl.link_by_index(link.ifindex)?;
         let attached = Attached {

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::interval::Received;
+use super::receiver::SATURATED;
 use crate::host::{CpuShares, CpuTimes};
 use crate::netlink::Netdev;
 use crate::reading::Reading;
@@ -39,6 +40,17 @@ pub struct BusyCpu {
     pub softirq: f64,
     /// The share of its time without work, 0 to 1.
     pub idle: f64,
+}
+
+impl Reading<SoftirqTime> {
+    /// What limited the rate where nothing beside the CPUs that received did: one of them, or the sender.
+    pub(super) fn limiter(&self, received: &Received) -> Reading<String> {
+        let share = |ns: u64| Duration::from_nanos(ns).as_secs_f64() / received.period_s;
+        self.as_ref().map(|SoftirqTime { busy_ns, .. }| match busy_ns.iter().find(|(_, ns)| share(**ns) >= SATURATED) {
+            Some((cpu, ns)) => format!("RX CPU {cpu}, {:.0} % busy", share(*ns) * 100.0),
+            None => "the sender: no queue was full and no CPU saturated".into(),
+        })
+    }
 }
 
 /// The account at the start.
@@ -131,6 +143,20 @@ mod tests {
         assert_eq!(time.busy_ns_per_packet, Nanos(150.0));
         let of_its_own = |ns| BusyCpu { ns_per_packet: Some(Nanos(ns)), softirq: ns / 200.0, idle: 1.0 - ns / 200.0 };
         assert_eq!(time.cpus, BTreeMap::from([(0, of_its_own(50.0)), (2, of_its_own(100.0))]));
+    }
+
+    #[test]
+    fn a_cpu_that_had_no_time_left_is_the_limiter_and_else_the_sender() {
+        let limiter = |busy: &[(u32, u64)]| {
+            let time = SoftirqTime {
+                busy_ns: busy.iter().copied().collect(),
+                busy_ns_per_packet: Nanos(1.0),
+                cpus: [].into(),
+            };
+            Reading::Known(time).limiter(&received(1, &[])).into_result().unwrap()
+        };
+        assert_eq!(limiter(&[(0, 3_000_000_000), (2, 9_900_000_000)]), "RX CPU 2, 99 % busy");
+        assert_eq!(limiter(&[(0, 9_000_000_000)]), "the sender: no queue was full and no CPU saturated");
     }
 
     #[test]

@@ -33,17 +33,25 @@ pub struct Layout {
     pub xmit_total: bool,
 }
 
+/// The text of a command.
+pub trait Lines {
+    /// The line or lines of an interval.
+    fn interval(&self, interval: &Interval, extended: bool) -> String;
+
+    /// The block at the end.
+    fn end(&self, end: &End, extended: bool) -> String;
+}
+
 /// Packets that met an error of one kind, and the seconds in which they were counted.
 struct Errors {
     packets: u64,
     period_s: f64,
 }
 
-impl Layout {
+impl Lines for Layout {
     /// The line or lines of an interval: one terse line, with details in extended mode, and in terse mode only those that
     /// tell of an error.
-    #[must_use]
-    pub fn interval(&self, interval: &Interval, extended: bool) -> String {
+    fn interval(&self, interval: &Interval, extended: bool) -> String {
         let mut text = self.terse(interval);
         if let Some(received) = &interval.received {
             text += &self.received(received, interval.cpumap.as_ref(), extended);
@@ -70,6 +78,13 @@ impl Layout {
         text
     }
 
+    /// The block at the end: totals, averages over the whole time, the time per packet, and where redirected packets went.
+    fn end(&self, end: &End, _extended: bool) -> String {
+        self.totals(end) + &costs(end)
+    }
+}
+
+impl Layout {
     fn terse(&self, interval: &Interval) -> String {
         let mut line = format!("{:<23}", self.label);
         if let Some(received) = &interval.received {
@@ -130,9 +145,7 @@ impl Layout {
         if self.drops { counts.packets - counts.aborted } else { 0 }
     }
 
-    /// The block at the end: totals, averages over the whole time, the time per packet, and where redirected packets went.
-    #[must_use]
-    pub fn end(&self, End { total, softirq, cpus, limiter, ledger, .. }: &End) -> String {
+    fn totals(&self, End { total, .. }: &End) -> String {
         let average = |packets, period_s| format!("{:<10}", rate(packets, period_s));
         let mut text = entry("Duration", format!("{:.1}s", total.period_s));
         let received = total.received.as_ref().filter(|received| received.packets > 0);
@@ -163,15 +176,20 @@ impl Layout {
         }
         if let Some(Nanos(ns)) = received.and_then(|received| received.ns_per_packet) {
             text += &entry("ns per packet", format!("{ns:<10.2} (period / packets)"));
-            text += &softirq.as_ref().map_or_else(String::new, busy);
         }
-        text.extend(cpus.iter().map(cpu_cost));
-        if let Some(limiter) = limiter {
-            text += &entry("Limited by", limiter.to_string());
-        }
-        text.extend(ledger.iter().map(account));
         text
     }
+}
+
+/// What the CPUs had to do, what limited the rate, and where all packets went.
+pub(super) fn costs(End { softirq, cpus, limiter, ledger, .. }: &End) -> String {
+    let mut text = softirq.as_ref().map_or_else(String::new, busy);
+    text.extend(cpus.iter().map(cpu_cost));
+    if let Some(limiter) = limiter {
+        text += &entry("Limited by", limiter.to_string());
+    }
+    text.extend(ledger.iter().map(account));
+    text
 }
 
 fn receive_columns(counts: &Counts, dropped: u64, period_s: f64) -> String {
@@ -439,7 +457,7 @@ mod tests {
         Interval::between(&first, &last, partial, &WallClock::start(start))
     }
 
-    fn end(total: Interval, softirq: Option<Reading<SoftirqTime>>) -> End {
+    fn end_of(total: Interval, softirq: Option<Reading<SoftirqTime>>) -> End {
         End { softirq, ..End::new(total, EndedBy::Duration) }
     }
 
@@ -534,7 +552,7 @@ mod tests {
           period per packet    2000000.00 ns           |
         |
         ");
-        insta::assert_snapshot!(marked(&DROP().end(&end(interval, None))), @r"
+        insta::assert_snapshot!(marked(&DROP().end(&end_of(interval, None), false)), @r"
         Duration            : 2.0s|
         Packets received    : 1,000     |
         Average packets/s   : 500       |
@@ -553,7 +571,7 @@ mod tests {
             busy_ns_per_packet: Nanos(72.0),
             cpus: [(0, cpu)].into(),
         };
-        insta::assert_snapshot!(marked(&DROP().end(&end(total.clone(), Some(Reading::Known(busy))))), @r"
+        insta::assert_snapshot!(marked(&DROP().end(&end_of(total.clone(), Some(Reading::Known(busy))), false)), @r"
         Duration            : 12.3s|
         Packets received    : 12,340,000|
         Average packets/s   : 1,000,000 |
@@ -563,7 +581,7 @@ mod tests {
         Busy ns per packet  : 72.00      (softirq time of the receiving CPUs / packets)|
           cpu:0             : 72.00      (7 % of its time in softirq)|
         ");
-        insta::assert_snapshot!(marked(&PASS().end(&end(total, Some(Reading::not_available("threads"))))), @r"
+        insta::assert_snapshot!(marked(&PASS().end(&end_of(total, Some(Reading::not_available("threads"))), false)), @r"
         Duration            : 12.3s|
         Packets received    : 12,340,000|
         Average packets/s   : 1,000,000 |
@@ -653,7 +671,7 @@ mod tests {
           period per packet    1000000.00 ns           |
         |
         ");
-        insta::assert_snapshot!(marked(&layout.end(&end(interval, None))), @r"
+        insta::assert_snapshot!(marked(&layout.end(&end_of(interval, None), false)), @r"
         Duration            : 2.0s|
         Packets received    : 2,000     |
         Average packets/s   : 1,000     |
@@ -685,7 +703,7 @@ mod tests {
           period per packet    1000000.00 ns           |
         |
         ");
-        insta::assert_snapshot!(marked(&layout.end(&end(interval, None))), @r"
+        insta::assert_snapshot!(marked(&layout.end(&end_of(interval, None), false)), @r"
         Duration            : 2.0s|
         Packets received    : 2,000     |
         Average packets/s   : 1,000     |
@@ -696,7 +714,7 @@ mod tests {
 
     #[test]
     fn an_end_without_packets_is_the_duration_alone() {
-        insta::assert_snapshot!(marked(&DROP().end(&end(interval(0.04, &[], &[], false), None))), @r"
+        insta::assert_snapshot!(marked(&DROP().end(&end_of(interval(0.04, &[], &[], false), None), false)), @r"
           Duration            : 0.0s|
         ");
     }

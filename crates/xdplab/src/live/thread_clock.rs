@@ -14,10 +14,9 @@ pub(super) struct ThreadClock {
 }
 
 impl ThreadClock {
-    /// The calling thread.
-    #[cfg(test)]
-    fn own() -> Self {
-        Self { proc: "/proc/thread-self".into() }
+    /// A thread of this process.
+    pub(super) fn of_thread(tid: i32) -> Self {
+        Self { proc: format!("/proc/self/task/{tid}") }
     }
 
     /// The kernel thread that takes packets out of the queue to `cpu` of the cpumap with this id (kernel/bpf/cpumap.c).
@@ -55,7 +54,7 @@ mod tests {
 
     #[test]
     fn the_clock_of_a_thread_runs_with_it_and_stands_while_it_sleeps() {
-        let clock = ThreadClock::own();
+        let clock = ThreadClock::of_thread(nix::unistd::gettid().as_raw());
         let begin = clock.run_time().unwrap();
         let until = Instant::now() + Duration::from_millis(500);
         while Instant::now() < until && clock.run_time().unwrap() - begin < Duration::from_millis(20) {}

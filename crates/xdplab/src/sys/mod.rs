@@ -5,3 +5,4 @@ pub(crate) mod bpf;
 pub mod ethtool;
 pub mod interrupt;
 pub mod link;
+pub mod sched;

@@ -22,6 +22,7 @@ mod settings;
 mod support;
 mod testrun;
 mod topology;
+mod xsk;
 
 use std::process::ExitCode;
 
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
         settings::tests(),
         testrun::tests(),
         topology::tests(),
+        xsk::tests(),
     ];
     let tests = tests.into_iter().flatten().collect();
     support::run(&Arguments::from_args(), tests)

@@ -1,0 +1,25 @@
+//! The scheduling policy of a thread.
+#![expect(unsafe_code, reason = "sched_setscheduler(2) has no safe wrapper")]
+
+use nix::errno::Errno;
+use nix::libc::{SCHED_FIFO, sched_param, sched_setscheduler};
+
+use crate::error::{Error, Result};
+
+/// Runs the calling thread as SCHED_FIFO with this priority, 1 to 99 (sched(7)).
+///
+/// # Errors
+/// The process lacks the right to it, or there is no such priority.
+pub fn set_fifo(priority: u32) -> Result<()> {
+    let what = format!("run as SCHED_FIFO with priority {priority}");
+    let parameters = sched_param { sched_priority: i32::try_from(priority).unwrap_or(i32::MAX) };
+    // SAFETY: the parameters are valid for the time of the call; 0 is the calling thread.
+    let result = unsafe { sched_setscheduler(0, SCHED_FIFO, &raw const parameters) };
+    Errno::result(result).map(drop).map_err(|errno| {
+        let error = Error::syscall(what, "sched_setscheduler", errno);
+        match errno {
+            Errno::EPERM => error.remedy("run as root, or with CAP_SYS_NICE; some container limits forbid it"),
+            _ => error.remedy("choose a priority from 1 to 99"),
+        }
+    })
+}
