@@ -10,15 +10,18 @@ use super::cpumap::{CpumapCounters, CpumapInterval, RemoteProgram};
 use super::event::{End, EndedBy, Start};
 use super::interval::{Interval, Received, WallClock};
 use super::ledger::Account;
+use super::readings;
 use super::receiver::{Program, Receiver, SATURATED, SETTLED_WITHIN, Target};
+use super::redirect::refuse_deaf;
 use super::session::Source;
 use super::softirq::SoftirqTime;
 use super::thread_clock::ThreadClock;
 use crate::device::{Counts, CpumapProgram, CpumapSpec, Remote, Verdicts};
 use crate::error::Result;
-use crate::netlink::XdpMode;
+use crate::netlink::{Rtnl, XdpMode};
 use crate::observe::{CpumapObserver, Figure, Observers};
 use crate::reading::Reading;
+use crate::topology::NetNs;
 
 /// A program that redirects to other CPUs, attached to an interface of the calling thread's network namespace, and what
 /// is counted of it. Dropping it detaches, and so does the end of the process.
@@ -27,6 +30,7 @@ pub struct CpumapDevice {
     program: CpumapProgram,
     observer: Reading<CpumapObserver>,
     mode: XdpMode,
+    netns: u64,
     stress: Option<Stress>,
     kthreads: BTreeMap<u32, Reading<(ThreadClock, Duration)>>,
     opened: Instant,
@@ -47,6 +51,11 @@ impl CpumapDevice {
     /// or can't run one in this mode, a CPU is not there, or the kernel refused a queue.
     pub fn attach(name: &str, spec: CpumapSpec, mode: XdpMode, stress: Option<Duration>, force: bool) -> Result<Self> {
         let target = Target::open(name, force)?;
+        let mut figures = vec![Figure::Exceptions, Figure::RedirectErrors];
+        if let Remote::Redirect { ifindex, .. } = spec.remote {
+            refuse_deaf(&Rtnl::open()?.link_by_index(ifindex)?, mode)?;
+            figures.extend([Figure::Xmit, Figure::Flows]);
+        }
         let program = CpumapProgram::load(spec, target.rx_queues)?;
         let observer = CpumapObserver::attach(Some(program.map_id()), program.remote_id()).into();
         let xmit_to = match program.spec().remote {
@@ -58,7 +67,6 @@ impl CpumapDevice {
             name: format!("redirect-cpu:{}", program.spec().selection),
             fd: program.fd(),
         };
-        let figures = [Figure::Exceptions, Figure::RedirectErrors, Figure::Xmit];
         let receiver = target.attach(&told, mode, &figures, xmit_to)?;
         let kthreads = program.spec().cpus.iter().map(|&cpu| {
             let clock = match stress {
@@ -73,6 +81,7 @@ impl CpumapDevice {
             receiver,
             observer,
             mode,
+            netns: NetNs::current()?.inode(),
             stress: stress.map(|every| Stress { every, due: now + every }),
             opened: now,
             program,
@@ -160,6 +169,11 @@ impl CpumapDevice {
         }
     }
 
+    /// Whether the other CPUs transmit, through a driver: only then is there a bulk to be observed.
+    fn is_transmission_counted(&self) -> bool {
+        self.mode == XdpMode::Native && matches!(self.program.spec().remote, Remote::Redirect { .. })
+    }
+
     fn ledger(&self, interval: &Interval) -> Vec<Reading<Account>> {
         let (Some(received), Some(cpumap)) = (&interval.received, &interval.cpumap) else { return Vec::new() };
         let Verdicts { dropped, passed, redirected } = cpumap.verdicts();
@@ -168,8 +182,7 @@ impl CpumapDevice {
         let xmit = self.receiver.observers.as_ref().and_then(Observers::xmit);
         let remote = match self.program.spec().remote {
             Remote::Disabled => RemoteProgram::None,
-            // Without a driver there is no bulk to be observed.
-            Remote::Redirect { .. } if self.mode == XdpMode::Native => RemoteProgram::Redirects(&xmit),
+            Remote::Redirect { .. } if self.is_transmission_counted() => RemoteProgram::Redirects(&xmit),
             _ => RemoteProgram::Some,
         };
         let mut accounts = vec![Reading::Known(Account::new("received", received.packets, parts))];
@@ -205,12 +218,14 @@ impl Source for CpumapDevice {
             verdicts: Group { at, rows: verdicts },
             enqueued: Group::read(|| self.observer.as_ref().and_then(CpumapObserver::enqueued)),
             kthreads: Group::read(|| self.observer.as_ref().and_then(CpumapObserver::kthreads)),
-            redirect_errors: Group::read(|| observers.and_then(Observers::redirect_errors)),
+            redirect_errors: Group::read(|| observers.clone().and_then(Observers::redirect_errors)),
             remote_errors: Group::read(|| self.observer.as_ref().and_then(CpumapObserver::remote_errors)),
         };
+        let xmit = || observers.and_then(|observers| readings::xmit(observers, self.netns, |_flow| true));
         let counters = Counters {
             received: Some(Group { at, rows: received }),
             exceptions: Some(self.receiver.exceptions()),
+            xmit: self.is_transmission_counted().then(xmit),
             cpumap: Some(cpumap),
             ..Counters::empty(at)
         };

@@ -117,7 +117,7 @@ impl RedirectDevice {
             device.attachments.push(Attachment::attach(device.program.fd(), link.ifindex, device.spec.mode)?);
         }
         // Only now is it known of those whose peer is one of the interfaces that the program was attached to.
-        device.targets.iter().try_for_each(|target| device.refuse_deaf(target))?;
+        device.targets.iter().try_for_each(|target| refuse_deaf(target, device.spec.mode))?;
         device.softirqs = SoftirqAccount::open(&device.input_ifindexes());
         device.start = device.describe(rx_queues, channels_before);
         Ok(device)
@@ -159,33 +159,10 @@ impl RedirectDevice {
             }
             // A peer that gets the program too can take frames once it has it.
             if !target.peer.is_some_and(|peer| peer.netnsid.is_none() && inputs.contains(&peer.ifindex)) {
-                self.refuse_deaf(target)?;
+                refuse_deaf(target, self.spec.mode)?;
             }
         }
         Ok(())
-    }
-
-    /// Refuses a target to which the kernel redirects nothing (`EOPNOTSUPP`, or no copy at all of a broadcast).
-    fn refuse_deaf(&self, target: &LinkInfo) -> Result<()> {
-        let Reading::Known(features) = features(target.ifindex) else { return Ok(()) };
-        if self.spec.mode != XdpMode::Native || features.contains(&XdpFeature::NdoXmit) {
-            return Ok(());
-        }
-        let LinkInfo { name, ifindex, .. } = target;
-        let what = format!("redirect packets to {name} (ifindex {ifindex})");
-        let is_veth = target.kind.as_deref() == Some("veth");
-        Err(match (is_veth, features.is_empty()) {
-            (true, false) => {
-                Error::unsupported(what, "its peer takes no redirected frames (EOPNOTSUPP): it has no NAPI")
-                    .remedy("give the peer an XDP program, or GRO while it is up: ethtool -K PEER gro on")
-            }
-            (true, true) => {
-                Error::unsupported(what, "it has fewer RX queues than its peer has TX queues, so it has no native XDP")
-                    .remedy(format!("give it more: ethtool -L {name} rx N"))
-            }
-            (false, _) => Error::unsupported(what, "its driver transmits no redirected frames (EOPNOTSUPP)")
-                .remedy("take another interface, or ask for skb mode"),
-        })
     }
 
     fn receiver_of(&mut self, target: &LinkInfo) -> Reading<ReceiverCounter> {
@@ -402,6 +379,27 @@ fn figures(spec: &RedirectSpec) -> Vec<Figure> {
     let mut figures = vec![Figure::Exceptions, Figure::RedirectErrors, Figure::Flows];
     figures.extend(spec.stats.then_some(Figure::Redirects));
     figures
+}
+
+/// Refuses a target to which the kernel redirects nothing (`EOPNOTSUPP`, or no copy at all of a broadcast).
+pub(super) fn refuse_deaf(target: &LinkInfo, mode: XdpMode) -> Result<()> {
+    let Reading::Known(features) = features(target.ifindex) else { return Ok(()) };
+    if mode != XdpMode::Native || features.contains(&XdpFeature::NdoXmit) {
+        return Ok(());
+    }
+    let LinkInfo { name, ifindex, .. } = target;
+    let what = format!("redirect packets to {name} (ifindex {ifindex})");
+    let is_veth = target.kind.as_deref() == Some("veth");
+    Err(match (is_veth, features.is_empty()) {
+        (true, false) => Error::unsupported(what, "its peer takes no redirected frames (EOPNOTSUPP): it has no NAPI")
+            .remedy("give the peer an XDP program, or GRO while it is up: ethtool -K PEER gro on"),
+        (true, true) => {
+            Error::unsupported(what, "it has fewer RX queues than its peer has TX queues, so it has no native XDP")
+                .remedy(format!("give it more: ethtool -L {name} rx N"))
+        }
+        (false, _) => Error::unsupported(what, "its driver transmits no redirected frames (EOPNOTSUPP)")
+            .remedy("take another interface, or ask for skb mode"),
+    })
 }
 
 fn features(ifindex: u32) -> Reading<Vec<XdpFeature>> {

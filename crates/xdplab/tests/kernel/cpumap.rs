@@ -29,7 +29,9 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("cpumap::every_packet_is_in_the_ledger_whatever_the_other_cpu_does", &[&NETNS, &BPF], ledger),
         test("cpumap::packets_that_find_the_queue_full_are_in_the_ledger", &[&NETNS, &BPF, &TWO_CPUS], full_queue),
         test("cpumap::a_redirect_that_fails_is_told_by_errno", &[&NETNS, &BPF], failed_redirect),
+        test("cpumap::a_target_that_takes_no_frames_is_refused", &[&NETNS, &BPF], deaf),
         test("cpumap::lines_in_extended_mode", &[&NETNS, &BPF], extended),
+        test("cpumap::what_other_cpus_transmit_has_its_lines", &[&NETNS, &BPF], transmitted),
         test("cpumap::queues_made_anew_lose_no_packet", &[&NETNS, &BPF, &TWO_CPUS], stress),
         test("cpumap::what_can_t_be_is_refused_in_a_line_and_leaves_nothing", &[&NETNS, &BPF], refusals),
         test("cpumap::sigkill_leaves_neither_program_nor_threads", &[&NETNS, &BPF], sigkill),
@@ -333,6 +335,28 @@ fn failed_redirect() {
     assert_eq!(accounts["received"]["all"], FEW, "{accounts:?}");
     assert_eq!(accounts["redirected"]["queued"], FEW, "the first redirect is no failure: {accounts:?}");
     assert_eq!(accounts["taken by kthreads"]["EOPNOTSUPP"], FEW, "{accounts:?}");
+}
+
+fn deaf() {
+    let lab = Lab::build(&xdplab::topology::LabSpec::new(xdplab::topology::Placement::Same { cpu: 0 })).unwrap();
+    let args = ["redirect-cpu", "dut0", "-c", "0", "-r", "redirect", "-D", "dut0"];
+    Live::spawn(&lab.dut, command(&args)).wait().refused(&["dut0", "EOPNOTSUPP", "ethtool -K PEER gro on"]);
+    let in_skb_mode = [&args[..], &["-m", "skb", "--duration", "0.2"]].concat();
+    let ended = Live::spawn(&lab.dut, command(&in_skb_mode)).wait();
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+    assert_eq!(programs(&lab.dut), 0);
+}
+
+fn transmitted() {
+    let lab = lab(1);
+    let _sink = sink(&lab);
+    let args = ["redirect-cpu", "dut0", "-e", "-i", "0.3", "-c", "0", "-r", "redirect", "-D", "dut0"];
+    let live = Live::start(&lab.dut, &args);
+    send(&lab, frame(&lab, flow(1, 2)), &[0], FEW);
+    eventually("lines of the flow", 5, || live.lines("  xmit dut0->dut0") > 0);
+    let ended = live.end();
+    assert!(ended.stdout.contains(" xmit/s "), "{}", ended.stdout);
+    assert_eq!(ended.total("Packets transmitted"), Some(FEW), "{}", ended.stdout);
 }
 
 fn extended() {
