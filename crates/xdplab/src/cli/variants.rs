@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 /// What to compare.
 #[derive(Args, Debug)]
 pub(crate) struct Variants {
-    /// The program that the others are compared with: ACTION:OPERATION[:load-bytes] or FILE.o[:PROGRAM]
+    /// The program that the others are compared with: ACTION:OPERATION[:load-bytes] or FILE.o or FILE.o:PROGRAM
     ///
     /// ACTION is drop, pass or tx; OPERATION is no-touch, read-data, parse-ip or swap-macs. FILE.o is an object file of your
     /// own, built by clang -target bpf -g; PROGRAM is the function where it has several for XDP. Only that program is loaded,

@@ -163,7 +163,7 @@ pub fn compare(slices: &[Slice], baseline: u16, candidate: u16, level: Level) ->
 /// 1.8 ns in one run and by 4.0 ns in the next, by the copies' scatter ± 0.3 and ± 0.9. With several rounds the *round*
 /// is the unit: the interval is Student's about the mean of the rounds' differences. Take six or more: where a cost jumps
 /// between two values, four rounds at 95 % hold the truth in 88 % (simulated), six to twelve in 93 % to 97 %. One round is
-/// [`compare`].
+/// [`compare()`].
 ///
 /// # Errors
 ///

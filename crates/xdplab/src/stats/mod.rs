@@ -2,7 +2,7 @@
 //!
 //! Pure: the same slices, in any order, give the same bits; there is no clock and no random number in here.
 //!
-//! The method of [`compare`]:
+//! The method of [`compare()`]:
 //!
 //! 1. **Pairing.** All copies of both variants run once in every block of a millisecond or two, so from each slice the
 //!    median of the other variant's slices in its block is subtracted: what moves the whole block (clock frequency, a
