@@ -6,7 +6,7 @@ use statrs::distribution::{Beta, ContinuousCDF};
 use super::{Calibration, FOR_SLICE_SIZES, Outcome};
 use crate::device::Planted;
 use crate::reading::Reading;
-use crate::stats::{Difference, median, percentile};
+use crate::stats::{Difference, hodges_lehmann, mad, median, percentile};
 use crate::verdict::Verdict;
 
 /// Comparisons of one kind and duration.
@@ -20,14 +20,17 @@ pub struct Row {
     pub comparisons: usize,
     /// Comparisons without: too few slices.
     pub without_result: usize,
-    /// The true difference in ns per packet: 0 between equal programs, else the mean of all comparisons of full length.
+    /// The true difference in ns per packet: 0 between equal programs, else the location (Hodges and Lehmann's) of all
+    /// comparisons of full length.
     pub truth_ns: f64,
     /// The standard error of the truth in ns per packet; absent between equal programs.
     pub truth_error_ns: Option<f64>,
     /// The difference of the programs alone, without a driver; absent between equal programs.
     pub alone: Option<Reading<Difference>>,
-    /// The mean of the estimates less the truth, in ns per packet. 0 by construction where the truth is their mean.
+    /// The location of the estimates less the truth, in ns per packet; 0 by construction where the truth is that location.
     pub bias_ns: f64,
+    /// The standard error of the location, in ns per packet.
+    pub bias_error_ns: f64,
     /// 95 % of the estimates are off by less than this, in ns per packet.
     pub error_95_ns: f64,
     /// The median of half the interval's width, in ns per packet.
@@ -98,7 +101,7 @@ fn row(calibration: &Calibration, planted: Option<Planted>, part: f64, of_kind: 
     let full: Vec<f64> = of_part(1.0).filter_map(|outcome| Some(outcome.difference.known()?.delta.estimate)).collect();
     let (truth_ns, truth_error_ns) = match planted {
         None => (0.0, None),
-        Some(_) => (mean(&full)?, error_of_mean(&full)),
+        Some(_) => located(&full).map(|(location, error)| (location, Some(error)))?,
     };
     let known: Vec<&Difference> = of_part(part).filter_map(|outcome| outcome.difference.known()).collect();
     let estimates: Vec<f64> = known.iter().map(|difference| difference.delta.estimate).collect();
@@ -106,6 +109,7 @@ fn row(calibration: &Calibration, planted: Option<Planted>, part: f64, of_kind: 
     let holds = |difference: &&&Difference| (difference.delta.low..=difference.delta.high).contains(&truth_ns);
     let verdicts = |of: fn(&Verdict) -> bool| of_part(part).filter(|outcome| of(&outcome.verdict)).count();
     let (slower, faster) = (verdicts(|v| *v == Verdict::Slower), verdicts(|v| *v == Verdict::Faster));
+    let (location_ns, bias_error_ns) = located(&estimates)?;
     Some(Row {
         planted,
         seconds: calibration.settings.seconds * part,
@@ -117,7 +121,8 @@ fn row(calibration: &Calibration, planted: Option<Planted>, part: f64, of_kind: 
             let of_alone = calibration.alone.iter().flatten().find(|(effect, _)| *effect == planted);
             of_alone.map(|(_, difference)| difference.clone())
         }),
-        bias_ns: mean(&estimates)? - truth_ns,
+        bias_ns: location_ns - truth_ns,
+        bias_error_ns,
         error_95_ns: error_95(&estimates, truth_ns)?,
         half_width_ns: median(&mut widths)?,
         coverage: Proportion::new(known.iter().filter(holds).count(), known.len()),
@@ -126,14 +131,11 @@ fn row(calibration: &Calibration, planted: Option<Planted>, part: f64, of_kind: 
     })
 }
 
-fn mean(values: &[f64]) -> Option<f64> {
-    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
-}
-
-fn error_of_mean(values: &[f64]) -> Option<f64> {
-    let (mean, count) = (mean(values)?, values.len() as f64);
-    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
-    (values.len() > 1).then(|| (squares / (count - 1.0) / count).sqrt())
+/// Hodges and Lehmann's location, and its standard error from the median absolute deviation: a copy that lies badly in memory
+/// makes one result in many differ by far more than the others.
+fn located(values: &[f64]) -> Option<(f64, f64)> {
+    let location = hodges_lehmann(values)?;
+    Some((location, mad(&mut values.to_vec())? / (values.len() as f64).sqrt()))
 }
 
 fn error_95(values: &[f64], truth_ns: f64) -> Option<f64> {

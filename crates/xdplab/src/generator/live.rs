@@ -14,11 +14,10 @@ use aya::Ebpf;
 use aya::maps::{MapData, PerCpuArray, PerCpuValues};
 use aya::programs::{ProgramError, TestRun, TestRunAttrs, TestRunOptions, Xdp};
 use nix::errno::Errno;
-use nix::sched::{CpuSet, sched_setaffinity};
-use nix::unistd::Pid;
 
 use crate::bpf;
 use crate::error::{Error, Result};
+use crate::sys::affinity::Pinned;
 use crate::sys::interrupt;
 use crate::topology::NetNs;
 
@@ -242,7 +241,7 @@ struct Worker {
 impl Worker {
     fn run(&self) -> Result<()> {
         self.netns.enter()?;
-        pin(self.cpu)?;
+        let _pinned = Pinned::to(self.cpu)?;
         let program: &Xdp = self
             .object
             .program("send")
@@ -287,16 +286,6 @@ impl Worker {
             Err(other) => Err(Error::invalid("send live frames", other.to_string())),
         }
     }
-}
-
-/// Pins the calling thread to one CPU.
-fn pin(cpu: usize) -> Result<()> {
-    let what = || format!("pin a generator thread to CPU {cpu}");
-    let mut set = CpuSet::new();
-    set.set(cpu).map_err(|errno| Error::syscall(what(), "CPU_SET", errno))?;
-    sched_setaffinity(Pid::from_raw(0), &set).map_err(|errno| {
-        Error::syscall(what(), "sched_setaffinity", errno).remedy("choose a CPU that is present, online and allowed")
-    })
 }
 
 /// Takes what comes back to the generator's interface (`XDP_TX`), counts and drops it.

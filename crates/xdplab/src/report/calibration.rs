@@ -24,9 +24,10 @@ pub fn calibration_text(calibration: &Calibration) -> String {
         load(calibration),
     );
     text += &table(&rows(calibration));
-    text += "\nThe truth is 0 between equal programs; elsewhere it is the mean of all comparisons of full length, so that \
-             their own bias is 0 by construction, and the program alone is there to check it. Shares with their 95 % \
-             interval. Shorter durations are first parts of the same rounds.\n\n";
+    text += "\nThe truth is 0 between equal programs; elsewhere it is the location (Hodges-Lehmann) of all comparisons of full \
+             length, so that their own bias is 0 by construction, and the program alone is there to check it: it agrees \
+             where the core is waited for, and costs less where memory is, since nothing else uses the caches there. ± is \
+             the standard error; shares have their 95 % interval. Shorter durations are first parts of the same rounds.\n\n";
     text += &match usual_errors(calibration) {
         Some(usual) => format!(
             "The usual way, two runs of {} s of the same program one after the other and their means, {} times: half of the \
@@ -56,7 +57,7 @@ fn table(rows: &[Row]) -> String {
         "planted",
         "seconds",
         "comparisons",
-        "truth, ns (± standard error)",
+        "truth, ns",
         "program alone, ns",
         "bias, ns",
         "95 % of errors below, ns",
@@ -87,7 +88,7 @@ fn cells(row: &Row) -> [String; 10] {
         comparisons,
         row.truth_error_ns.map_or(format!("{:.2}", row.truth_ns), |error| format!("{:.2} ± {error:.2}", row.truth_ns)),
         row.alone.as_ref().map_or(String::new(), difference),
-        format!("{:+.2}", row.bias_ns),
+        format!("{:+.2} ± {:.2}", row.bias_ns, row.bias_error_ns),
         format!("{:.2}", row.error_95_ns),
         format!("{:.2}", row.half_width_ns),
         share(row.coverage),
