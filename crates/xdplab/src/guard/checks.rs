@@ -17,6 +17,8 @@ const SATURATED: f64 = 0.9;
 const BUSY_IDLE: f64 = 0.05;
 /// Share of a CPU's time taken by the hypervisor above which a run is noted. Interleaving cancels steal in differences.
 const STEAL_WARN: f64 = 0.05;
+/// Change of the reference workload's time during the run above which it is noted. Interleaving keeps it out of differences.
+const FREQUENCY_WARN: f64 = 0.05;
 
 /// Checks everything that was observed, except the statistics.
 #[must_use]
@@ -25,7 +27,7 @@ pub fn run_guards(observed: &Observed, engine: Engine, asked_mode: XdpMode, vari
         Engine::Slices => traffic_guards(observed, asked_mode),
         Engine::TestRun { .. } => program_guards(observed),
     };
-    guards.extend([steal(observed), enough_slices(observed, variants)]);
+    guards.extend([steal(observed), frequency(observed), enough_slices(observed, variants)]);
     guards.extend(lost_slices(observed));
     guards.extend(interrupted(observed));
     guards
@@ -355,6 +357,28 @@ fn steal(observed: &Observed) -> Guard {
         value,
         "the hypervisor took time away; interleaving keeps it out of differences, not out of absolute costs",
         "take differences from this run and absolute costs from a quieter one",
+    )
+}
+
+/// The clock frequency, as the reference workload shows it before and after the run.
+fn frequency(observed: &Observed) -> Guard {
+    const ID: &str = "frequency";
+    let reference = match &observed.reference {
+        Reading::Known(reference) => reference,
+        Reading::NotAvailable { why } => {
+            return Guard::warn(ID, "not available", why.clone(), "take differences from this run, not absolute costs");
+        }
+    };
+    let change = reference.after.median_ns / reference.before.median_ns - 1.0;
+    let value = format!("reference {:+.1} % from before to after", change * 100.0);
+    if change.abs() <= FREQUENCY_WARN {
+        return Guard::pass(ID, value, "the CPU ran as fast at the end as at the beginning");
+    }
+    Guard::warn(
+        ID,
+        value,
+        "the CPU's speed changed; interleaving keeps it out of differences, not out of absolute costs",
+        "fix the frequency, or compare records at one clock (xdplab compare shows both)",
     )
 }
 

@@ -284,6 +284,18 @@ fn a_hypervisor_that_takes_time_away() {
     planted(&same(), unknown, "steal", Outcome::Warn, "no /proc");
 }
 
+#[test]
+fn a_clock_that_changed_during_the_run() {
+    let slower = |observed: &mut Observed| {
+        let Reading::Known(reference) = &mut observed.reference else { panic!() };
+        reference.after.median_ns = reference.before.median_ns * 1.2;
+    };
+    let guard = planted(&same(), slower, "frequency", Outcome::Warn, "speed changed");
+    assert_eq!(guard.value, "reference +20.0 % from before to after");
+    let unknown = |observed: &mut Observed| observed.reference = Reading::not_available("no test run");
+    planted(&same(), unknown, "frequency", Outcome::Warn, "no test run");
+}
+
 fn lab_after(observed: &mut Observed) -> &mut LabDescription {
     observed.lab_after.as_mut().unwrap()
 }
