@@ -20,8 +20,9 @@ use crate::packet::{FlowSpec, FrameSize};
 use crate::record::{self, Record};
 use crate::report;
 use crate::rig::{InterfaceRig, LabRig};
-use crate::run::{self, Case, Plan};
+use crate::run::{self, Case, Engine, Plan, Rig};
 use crate::settings::{self, SettingsCase, SettingsPlan};
+use crate::testrun::TestRunRig;
 use crate::topology::Placement;
 use crate::verdict::Verdict;
 
@@ -114,18 +115,43 @@ enum FailOn {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Slices")]
 struct Sampling {
+    /// What runs the programs
+    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["on", "xdp_mode", "flows", "queues", "baseline_cmd", "explain"])]
+    engine: EngineName,
     /// Separately loaded copies of each program in a round
     #[arg(long, default_value_t = Plan::COPIES, value_parser = clap::value_parser!(u16).range(1..))]
     copies: u16,
     /// Rounds, for each of which everything is loaded anew, elsewhere in memory; with --resolve the fewest
     #[arg(long, default_value_t = Plan::ROUNDS, value_parser = clap::value_parser!(u16).range(1..))]
     rounds: u16,
-    /// Packets timed in a slice
-    #[arg(long, value_name = "PACKETS", default_value_t = Plan::SLICE_PACKETS, value_parser = clap::value_parser!(u32).range(1..))]
-    slice_packets: u32,
+    /// Packets timed in a slice; 1024 on live traffic and what suits the engine otherwise, if not given
+    #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u32).range(1..))]
+    slice_packets: Option<u32>,
     /// Seed of the schedule; another one each time if not given
     #[arg(long)]
     seed: Option<u64>,
+}
+
+/// What runs the programs, as typed.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum EngineName {
+    /// Slices of live traffic, through an interface's driver
+    #[default]
+    Slices,
+    /// BPF_PROG_TEST_RUN of the programs alone, without a driver; the packet is in the first level cache
+    TestRun,
+    /// The same with the packet's first 64 bytes out of the first level cache
+    TestRunCold,
+}
+
+impl EngineName {
+    fn resolve(self) -> Engine {
+        match self {
+            Self::Slices => Engine::Slices,
+            Self::TestRun => Engine::TestRun { cold: false },
+            Self::TestRunCold => Engine::TestRun { cold: true },
+        }
+    }
 }
 
 /// An interface of the machine instead of the lab.
@@ -215,10 +241,12 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
         drop(progress);
         return tell_settings(options, record, case?, &path);
     }
-    let case = match &mut interface {
-        Some(interface) => run::compare(&plan, interface, &mut progress, &stop),
-        None => run::compare(&plan, &mut LabRig, &mut progress, &stop),
-    }?;
+    let rig: &mut dyn Rig = match (&mut interface, plan.engine) {
+        (Some(interface), _) => interface,
+        (None, Engine::Slices) => &mut LabRig,
+        (None, Engine::TestRun { .. }) => &mut TestRunRig,
+    };
+    let case = run::compare(&plan, rig, &mut progress, &stop)?;
     let parts = if options.out.explain { explain::parts(&case, &mut progress, &stop) } else { Vec::new() };
     drop(progress);
     let text = match options.out.json {
@@ -278,12 +306,12 @@ fn plan(options: &Options, interface: Option<&InterfaceRig>) -> Result<Plan> {
     let (baseline, candidates) = variants.resolve()?;
     let described = interface.map(InterfaceRig::describe).transpose()?;
     let placement = if described.is_some() { Placement::Outside } else { traffic.placement.resolve()? };
-    let plan = Plan::new("ab", baseline, candidates, placement, seed);
+    let plan = Plan::new("ab", baseline, candidates, placement, seed).with_engine(sampling.engine.resolve());
     let rx_queues = described.as_ref().and_then(|interface| u16::try_from(interface.rx_queues?).ok());
     Ok(Plan {
         copies: sampling.copies,
         rounds: sampling.rounds,
-        slice_packets: sampling.slice_packets,
+        slice_packets: sampling.slice_packets.unwrap_or(plan.slice_packets),
         seconds: length.resolve.map_or(length.seconds, |_| length.max_seconds),
         resolve_ns: length.resolve,
         floor_ns: decision.floor,
@@ -323,6 +351,7 @@ fn json_lines(case: &Case, record: &Path) -> String {
             "same_program": candidate.is_same_program(&case.plan.baseline),
             "compared": compared,
             "control": case.control,
+            "engine": case.plan.engine,
             "resolve_ns": case.plan.resolve_ns,
             "seconds": case.observed.seconds,
             "seed": case.plan.seed,

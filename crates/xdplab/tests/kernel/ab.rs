@@ -20,6 +20,7 @@ use crate::support::{BPF, NETNS, test};
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("ab::a_planted_cost_in_a_user_s_program_is_found", &[&NETNS, &BPF], planted_cost),
+        test("ab::a_test_run_finds_the_same_cost_without_a_driver", &[&NETNS, &BPF], alone),
         test("ab::the_same_object_twice_is_called_an_a_a", &[&NETNS, &BPF], same_twice),
         test("ab::what_a_user_s_program_sends_back_is_taken_and_counted", &[&NETNS, &BPF], sends_back),
         test("ab::a_user_s_program_may_pass_packets_to_the_stack", &[&NETNS, &BPF], passes),
@@ -108,6 +109,21 @@ fn planted_cost() {
 
     let (output, _) = ab(&[&arguments[..], &["--fail-on", "slower"]].concat());
     assert_eq!(output.status.code(), Some(1), "{output:?}");
+}
+
+fn alone() {
+    let work = program("user", "work");
+    let arguments = ["--baseline", &work, "--candidate", &work, "--global", "candidate:multiplications=64"];
+    let (lines, case) = measured(&[&arguments[..], &["--engine", "test-run", "--seconds", "3"]].concat());
+    assert_eq!(lines[0]["engine"]["test_run"]["cold"], false);
+    assert!((10.0..200.0).contains(&delta(&lines[0])), "64 multiplications cost {} ns", delta(&lines[0]));
+    assert!(lines[0]["candidate"]["program_alone"]["delta"]["estimate_ns"].is_number(), "{}", lines[0]);
+    assert_eq!(case["observed"]["napi"]["not_available"], "program only, no driver");
+    let error = {
+        let (output, _) = ab(&[&arguments[..], &["--engine", "test-run", "--flows", "2"]].concat());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert!(error.contains("cannot be used with"), "{error}");
 }
 
 fn same_twice() {
