@@ -344,6 +344,19 @@ mod tests {
         }
     }
 
+    #[test]
+    fn an_address_in_the_last_instruction_of_a_function_is_refused_and_never_panics() {
+        let mut bytes = OBJECT.to_vec();
+        bytes[6792] = 144;
+        assert!(!reads(bytes));
+        // Wherever a function is made to end too early.
+        for at in 0..OBJECT.len() {
+            let mut bytes = OBJECT.to_vec();
+            bytes[at] = 144;
+            reads(bytes);
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
         #[test]

@@ -291,11 +291,30 @@ impl<'a> Elf<'a> {
         needed.code.extend(self.file.section_by_name(".text").map(|text| (text.index(), 0..text.size())));
         while let Some((section, range)) = needed.code.pop() {
             for rel in self.relocations(section)?.iter().filter(|rel| range.contains(&rel.r_offset(NativeEndian))) {
+                self.check_place(rel, section)?;
                 self.follow(rel, &mut needed, tables)?;
             }
         }
         needed.tail_calls.sort();
         Ok(needed)
+    }
+
+    /// An address takes an instruction of twice the length, and the loader trusts the second half to be there.
+    fn check_place(&self, rel: &Rel, section: SectionIndex) -> Result<(), Refusal> {
+        let at = rel.r_offset(NativeEndian);
+        let len = if self.is_code(self.symbol_of(rel)?) { INSTRUCTION_LEN } else { 2 * INSTRUCTION_LEN };
+        let cut = self.symbols_in_sections().any(|(symbol, of)| {
+            let start = symbol.st_value(NativeEndian);
+            let function = start..start + symbol.st_size(NativeEndian);
+            symbol.st_type() == STT_FUNC
+                && of.index() == section
+                && function.contains(&at)
+                && at.checked_add(len).is_none_or(|end| end > function.end)
+        });
+        if cut || !at.is_multiple_of(INSTRUCTION_LEN) {
+            return Err(Refusal::new("it is damaged: an address stands where no instruction can hold it"));
+        }
+        Ok(())
     }
 
     /// Adds what an instruction refers to.
