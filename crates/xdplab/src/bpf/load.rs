@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use aya::maps::{Map, MapData};
 use aya::programs::{ProgramError, Xdp};
@@ -76,25 +76,71 @@ fn without_frags(object: &[u8]) -> Vec<u8> {
     object
 }
 
-/// Creates the object's maps and makes its programs ready to be loaded one by one.
+/// What the loader sets in an object, whose ever it is. Equal ones share a loader.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Settings {
+    /// The bytes of global variables by name.
+    pub(crate) globals: BTreeMap<String, Vec<u8>>,
+    /// `max_entries` of maps by name.
+    pub(crate) map_entries: BTreeMap<String, u32>,
+    /// The object has CO-RE relocations against this kernel's types.
+    pub(crate) needs_kernel_types: bool,
+    /// Maps of types that aya has no type for are made all the same.
+    pub(crate) any_map: bool,
+}
+
+/// Creates an object's maps and makes its programs ready to be loaded one by one.
+///
+/// A new loader of aya's reads and parses this kernel's types before anything can be set, which takes longer than all the rest. So
+/// loaders are kept, each with the few bytes that it borrows, for the life of the process.
+///
+/// # Errors
+/// The maps could not be created, or this kernel's types are needed and not to be had.
+pub(crate) fn load_with(settings: Settings, bytes: &[u8], what: String) -> Result<Ebpf> {
+    static LOADERS: Mutex<BTreeMap<&Settings, EbpfLoader<'_>>> = Mutex::new(BTreeMap::new());
+    let mut loaders = LOADERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let loader = match loaders.get_mut(&settings) {
+        Some(loader) => loader,
+        None => {
+            let settings: &'static Settings = Box::leak(Box::new(settings));
+            loaders.entry(settings).or_insert(new_loader(settings)?)
+        }
+    };
+    loader.load(bytes).map_err(|error| describe_ebpf_error(what, &error))
+}
+
+fn new_loader(settings: &'static Settings) -> Result<EbpfLoader<'static>> {
+    let btf = if settings.needs_kernel_types { Some(kernel_btf()?) } else { None };
+    let mut loader = EbpfLoader::new();
+    loader.btf(btf);
+    if settings.any_map {
+        loader.allow_unsupported_maps();
+    }
+    for (name, bytes) in &settings.globals {
+        loader.override_global(name, bytes.as_slice(), true);
+    }
+    for (name, entries) in &settings.map_entries {
+        loader.map_max_entries(name, *entries);
+    }
+    Ok(loader)
+}
+
+/// Creates the maps of an object of ours and makes its programs ready to be loaded one by one.
 ///
 /// # Errors
 /// The maps could not be created, or this kernel's types are needed and not to be had.
 pub fn load(committed: Committed, object: &Object) -> Result<Ebpf> {
-    let mut loader = EbpfLoader::new();
-    loader.btf(if object.needs_kernel_types { Some(kernel_btf()?) } else { None });
-    for (name, value) in &object.globals {
-        loader.override_global(name, value, true);
-    }
-    for (name, values) in &object.arrays {
-        loader.override_global(name, values.as_slice(), true);
-    }
-    for (name, entries) in &object.map_entries {
-        loader.map_max_entries(name, *entries);
-    }
+    let words = |values: &[u64]| values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+    let globals = object.globals.iter().map(|(&name, value)| (name.into(), value.to_ne_bytes().to_vec()));
+    let settings = Settings {
+        globals: globals.chain(object.arrays.iter().map(|(&name, values)| (name.into(), words(values)))).collect(),
+        map_entries: object.map_entries.iter().map(|(&name, entries)| (name.into(), *entries)).collect(),
+        needs_kernel_types: object.needs_kernel_types,
+        any_map: false,
+    };
     let whole = takes_frags() && !object.without_frags;
     let bytes = if whole { Cow::Borrowed(committed.bytes) } else { Cow::Owned(without_frags(committed.bytes)) };
-    loader.load(&bytes).map_err(|error| describe_ebpf_error(format!("load the BPF object {}", committed.name), &error))
+    load_with(settings, &bytes, format!("load the BPF object {}", committed.name))
 }
 
 /// Loads the program `name` of an object of ours into the kernel, if it is not there yet.

@@ -3,7 +3,7 @@
 mod load;
 
 pub use load::{Object, describe_load_error, kernel_btf, load, program, take_map, takes_frags};
-pub(crate) use load::{describe_ebpf_error, map_error, possible_cpus, sum_per_cpu, with_causes};
+pub(crate) use load::{Settings, load_with, map_error, possible_cpus, sum_per_cpu, with_causes};
 
 use aya_obj::generated::{bpf_attach_type, bpf_prog_type};
 

@@ -12,9 +12,9 @@ use std::io::Read as _;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
+use aya::Ebpf;
 use aya::maps::{MapData, ProgramArray};
 use aya::programs::{ProgramFd, TestRun as _, TestRunOptions, Xdp};
-use aya::{Ebpf, EbpfLoader};
 use aya_obj::generated::bpf_map_type;
 use sha2::{Digest as _, Sha256};
 
@@ -91,16 +91,13 @@ impl UserObject {
     /// The kernel refused a map or the program; the verifier's last words are in the error, all of them in
     /// [`Error::log`].
     pub fn load(&self) -> Result<ObjectProgram> {
-        let mut loader = EbpfLoader::new();
-        loader.btf(if self.needs_kernel_types { Some(bpf::kernel_btf()?) } else { None }).allow_unsupported_maps();
-        for (name, bytes) in &self.globals {
-            loader.override_global(name, bytes.as_slice(), true);
-        }
-        for (name, entries) in &self.map_entries {
-            loader.map_max_entries(name, *entries);
-        }
-        let mut object =
-            loader.load(&self.bytes).map_err(|error| bpf::describe_ebpf_error(load_what(&self.spec), &error))?;
+        let settings = bpf::Settings {
+            globals: self.globals.clone(),
+            map_entries: self.map_entries.clone(),
+            needs_kernel_types: self.needs_kernel_types,
+            any_map: true,
+        };
+        let mut object = bpf::load_with(settings, &self.bytes, load_what(&self.spec))?;
         let fd = self.load_program(&mut object, &self.program)?;
         let tables = self.fill_tables(&mut object)?;
         Ok(ObjectProgram { name: self.spec.to_string(), fd, object, program: self.program.clone(), _tables: tables })
