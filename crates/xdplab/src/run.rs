@@ -1,5 +1,6 @@
 //! A comparison on a lab, stage by stage: what is planned, what was observed, what it says.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 
 use serde::{Deserialize, Serialize};
@@ -59,7 +60,7 @@ pub struct Plan {
     /// Separately loaded copies of each variant in a round.
     pub copies: u16,
     /// Rounds, for each of which everything is loaded anew, elsewhere in memory; with one, what its copies share can't be
-    /// told from the change. With `resolve_ns` the fewest.
+    /// told from the change. Fewer are taken, and longer ones, where slices come slowly. With `resolve_ns` the fewest.
     pub rounds: u16,
     /// Packets timed in a slice.
     pub slice_packets: u32,
@@ -109,10 +110,15 @@ impl Plan {
     pub const SLICE_PACKETS: u32 = 1024;
     /// Copies of each variant in a round.
     pub const COPIES: u16 = 2;
-    /// Rounds: six to twelve hold the truth where costs jump between two values (see [`stats::compare_rounds`]).
-    pub const ROUNDS: u16 = 8;
-    /// The longest round of a run that goes on until a difference is resolved, in seconds.
-    const ROUND_SECONDS: f64 = 1.25;
+    /// The fewest rounds that hold the truth where costs jump between two values (see [`stats::compare_rounds`]).
+    pub const FEWEST_ROUNDS: u16 = 8;
+    /// More rounds would only take time for loading.
+    const MOST_ROUNDS: u16 = 1000;
+    /// Seconds of a round. What differs from round to round (where programs lie in memory) is far more than what slices scatter
+    /// within one, so that many short rounds say more than few long ones.
+    const ROUND_SECONDS: f64 = 0.2;
+    /// The length of a comparison with one candidate, if nothing else is asked for.
+    pub const SECONDS: f64 = 10.0;
     /// Effects up to this are in the reach of memory layout.
     pub const FLOOR_NS: f64 = 0.1;
 
@@ -132,10 +138,10 @@ impl Plan {
             candidates,
             engine: Engine::Slices,
             copies: Self::COPIES,
-            rounds: Self::ROUNDS,
+            rounds: Self::rounds_in(Self::SECONDS),
             slice_packets: Self::SLICE_PACKETS,
             warmup_packets: Self::WARMUP_PACKETS,
-            seconds: 10.0,
+            seconds: Self::SECONDS,
             resolve_ns: None,
             seed,
             level: Level::default(),
@@ -150,6 +156,19 @@ impl Plan {
             flow,
             flows: 1,
         }
+    }
+
+    /// Rounds that so many seconds are cut into.
+    #[must_use]
+    pub fn rounds_in(seconds: f64) -> u16 {
+        let rounds = (seconds / Self::ROUND_SECONDS).round();
+        rounds.clamp(f64::from(Self::FEWEST_ROUNDS), f64::from(Self::MOST_ROUNDS)) as u16
+    }
+
+    /// The plan for so many seconds, and the rounds that suit them.
+    #[must_use]
+    pub fn lasting(self, seconds: f64) -> Self {
+        Self { seconds, rounds: Self::rounds_in(seconds), ..self }
     }
 
     /// The plan for another engine, with slices as long as that engine needs.
@@ -181,11 +200,35 @@ impl Plan {
         matches!(self.engine, Engine::TestRun { .. }).then_some(after_the_others)
     }
 
-    /// Seconds of a round.
+    /// Seconds of a round where slices come fast enough.
     #[must_use]
     pub fn round_seconds(&self) -> f64 {
         let seconds = self.seconds / f64::from(self.rounds);
         self.resolve_ns.map_or(seconds, |_| seconds.min(Self::ROUND_SECONDS))
+    }
+
+    /// Seconds of a round at most, where slices come slowly.
+    #[must_use]
+    pub fn longest_round_seconds(&self) -> f64 {
+        self.seconds / f64::from(self.rounds.min(Self::FEWEST_ROUNDS))
+    }
+
+    /// Slices that let a round end, of all copies of all variants on one CPU: more than a comparison needs, since some will have
+    /// had time taken from them.
+    #[must_use]
+    pub fn round_slices(&self) -> usize {
+        3 * stats::BLOCKS_NEEDED / 2 * self.loaded().len() * usize::from(self.copies)
+    }
+
+    /// Whether a round may end that took so long and gave these slices.
+    #[must_use]
+    pub fn is_round_done(&self, seconds: f64, slices: &[Slice]) -> bool {
+        if seconds < self.round_seconds() {
+            return false;
+        }
+        let mut per_cpu = BTreeMap::<u16, usize>::new();
+        slices.iter().for_each(|slice| *per_cpu.entry(slice.cpu).or_default() += 1);
+        seconds >= self.longest_round_seconds() || per_cpu.values().any(|slices| *slices >= self.round_slices())
     }
 
     /// Rounds that are taken at most.

@@ -177,7 +177,14 @@ fn visit_all(
             pause(plan.settle_s, stop);
             bench.attached.skip();
             let first = sampled.slices.len();
-            bench.attached.sample((plan.visit_s, plan.run.seconds), generator, &mut sampled, progress, stop)?;
+            bench.attached.sample(
+                &|seconds, _| seconds >= plan.visit_s,
+                plan.run.seconds,
+                generator,
+                &mut sampled,
+                progress,
+                stop,
+            )?;
             if stop.load(Ordering::Relaxed) {
                 sampled.interrupted = true;
                 break 'run;

@@ -6,8 +6,8 @@
 //! what moves a whole block is not in a difference; every run, and within it every round, loads everything anew. So the
 //! comparisons of one row are taken as independent.
 //!
-//! A comparison's shorter duration is the first part of each of its rounds. Durations are therefore not independent of each
-//! other; the comparisons of one duration are.
+//! A shorter comparison is the first rounds of a longer one. Durations are therefore not independent of each other; the
+//! comparisons of one duration are.
 //!
 //! The usual way beside it, once for each run: the baseline alone for half of `seconds`, then again, on a lab of its own each
 //! time, and the difference of the mean times per packet. The programs are equal, so that all of it is error; a planted
@@ -31,7 +31,7 @@ use crate::reading::Reading;
 use crate::record::{Record, Tool, now, read_json, write_json};
 use crate::run::{self, Engine, Plan, Progress, Rig};
 use crate::sample::Schedule;
-use crate::stats::{self, Comparison, Difference, Slice};
+use crate::stats::{self, Comparison, Difference};
 use crate::topology::Placement;
 use crate::verdict::{self, Verdict};
 
@@ -361,9 +361,9 @@ fn analyse(settings: &Settings, plan: &Plan, observed: &Observed, usual_ns: Read
     let pairs = settings.pairs();
     let mut comparisons = Vec::new();
     for part in PARTS {
-        let rounds: Vec<&[Slice]> = rounds.iter().map(|round| first_part(round, part)).collect();
+        let first = &rounds[..(rounds.len() as f64 * part).round() as usize];
         let compared: Vec<_> =
-            pairs.iter().map(|pair| stats::compare_rounds(&rounds, pair.pair.0, pair.pair.1, plan.level)).collect();
+            pairs.iter().map(|pair| stats::compare_rounds(first, pair.pair.0, pair.pair.1, plan.level)).collect();
         for (index, (pair, comparison)) in pairs.iter().zip(&compared).enumerate() {
             let verdict = match comparison {
                 Ok(comparison) => {
@@ -391,13 +391,6 @@ fn analyse(settings: &Settings, plan: &Plan, observed: &Observed, usual_ns: Read
 
 fn decide(comparison: &Comparison, control: Option<&Comparison>, plan: &Plan, failed: &[String]) -> Verdict {
     verdict::decide(comparison, control, plan.floor_ns, plan.margin_ns, None, failed)
-}
-
-/// The slices of a round's first part, by time.
-fn first_part(round: &[Slice], part: f64) -> &[Slice] {
-    let (Some(first), Some(last)) = (round.first(), round.last()) else { return round };
-    let end = first.start_ns + ((last.stop_ns - first.start_ns) as f64 * part) as u64;
-    &round[..round.partition_point(|slice| slice.stop_ns <= end)]
 }
 
 /// The A/A pair that serves as another pair's control: for a planted one that of its baseline, for an A/A pair the next.
@@ -477,23 +470,5 @@ mod tests {
             let control = &pairs[control_of(&pairs, index).unwrap()];
             assert!(!control.planted && control.pair != pair.pair);
         }
-    }
-
-    #[test]
-    fn the_first_part_of_a_round_is_cut_by_time() {
-        let slice = |start_ns: u64| Slice {
-            start_ns,
-            stop_ns: start_ns + 10,
-            packets: 1,
-            cpu: 0,
-            variant: 0,
-            copy: 0,
-            slot: 0,
-            block: 0,
-        };
-        let round: Vec<Slice> = (0..10).map(|index| slice(1000 + index * 10)).collect();
-        assert_eq!(first_part(&round, 0.5).len(), 5);
-        assert_eq!(first_part(&round, 1.0).len(), 10);
-        assert!(first_part(&[], 0.5).is_empty());
     }
 }

@@ -87,6 +87,12 @@ struct Length {
     max_seconds: f64,
 }
 
+impl Length {
+    fn rounds(&self) -> u16 {
+        self.resolve.map_or_else(|| Plan::rounds_in(self.seconds), |_| Plan::FEWEST_ROUNDS)
+    }
+}
+
 /// What counts as a difference, and what comes of it.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Verdict")]
@@ -121,9 +127,10 @@ struct Sampling {
     /// Separately loaded copies of each program in a round
     #[arg(long, default_value_t = Plan::COPIES, value_parser = clap::value_parser!(u16).range(1..))]
     copies: u16,
-    /// Rounds, for each of which everything is loaded anew, elsewhere in memory; with --resolve the fewest
-    #[arg(long, default_value_t = Plan::ROUNDS, value_parser = clap::value_parser!(u16).range(1..))]
-    rounds: u16,
+    /// Rounds, for each of which everything is loaded anew, elsewhere in memory; one for each fifth of a second, at least 8, if
+    /// not given; with --resolve the fewest, 8 if not given. Fewer are taken where packets come slowly
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: Option<u16>,
     /// Packets timed in a slice; 1024 on live traffic and what suits the engine otherwise, if not given
     #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u32).range(1..))]
     slice_packets: Option<u32>,
@@ -310,7 +317,7 @@ fn plan(options: &Options, interface: Option<&InterfaceRig>) -> Result<Plan> {
     let rx_queues = described.as_ref().and_then(|interface| u16::try_from(interface.rx_queues?).ok());
     Ok(Plan {
         copies: sampling.copies,
-        rounds: sampling.rounds,
+        rounds: sampling.rounds.unwrap_or_else(|| length.rounds()),
         slice_packets: sampling.slice_packets.unwrap_or(plan.slice_packets),
         seconds: length.resolve.map_or(length.seconds, |_| length.max_seconds),
         resolve_ns: length.resolve,

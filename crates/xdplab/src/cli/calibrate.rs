@@ -34,8 +34,8 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = Plan::COPIES, value_parser = clap::value_parser!(u16).range(1..))]
     copies: u16,
     /// Rounds of a comparison, for each of which everything is loaded anew
-    #[arg(long, default_value_t = Plan::ROUNDS, value_parser = clap::value_parser!(u16).range(1..))]
-    rounds: u16,
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: Option<u16>,
     /// Which CPU runs generator and device
     #[arg(long, value_enum, default_value_t)]
     placement: PlacementName,
@@ -91,7 +91,7 @@ fn begin(options: &Options) -> Result<(Calibration, PathBuf)> {
         seconds: options.seconds,
         effects: options.planted.clone(),
         copies: options.copies,
-        rounds: options.rounds,
+        rounds: options.rounds.unwrap_or_else(|| Plan::rounds_in(options.seconds)),
         placement: options.placement.resolve()?,
         seed: options.seed.unwrap_or_else(run::fresh_seed),
     };

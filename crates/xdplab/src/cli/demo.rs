@@ -88,8 +88,5 @@ fn plan(options: &Options) -> Result<Plan> {
     let candidates = [Operation::ReadData, Operation::ParseIp, Operation::SwapMacs]
         .map(|operation| dropping(operation).into())
         .to_vec();
-    Ok(Plan {
-        seconds: options.seconds,
-        ..Plan::new("demo", dropping(Operation::NoTouch).into(), candidates, placement, seed)
-    })
+    Ok(Plan::new("demo", dropping(Operation::NoTouch).into(), candidates, placement, seed).lasting(options.seconds))
 }

@@ -19,7 +19,7 @@ pub(super) fn parts(case: &Case, progress: &mut ProgressLine, stop: &AtomicBool)
 
 /// The case's programs, and ours that only counts, run alone.
 fn alone(case: &Case, progress: &mut ProgressLine, stop: &AtomicBool) -> Reading<Case> {
-    let mut plan = Plan { seconds: ALONE_SECONDS, resolve_ns: None, flows: 1, ..case.plan.clone() };
+    let mut plan = Plan { resolve_ns: None, flows: 1, ..case.plan.clone() }.lasting(ALONE_SECONDS);
     if let Ok(counting) = COUNTING.parse()
         && !plan.variants().contains(&counting)
     {

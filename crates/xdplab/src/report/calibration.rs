@@ -27,7 +27,7 @@ pub fn calibration_text(calibration: &Calibration) -> String {
     text += "\nThe truth is 0 between equal programs; elsewhere it is the location (Hodges-Lehmann) of all comparisons of full \
              length, so that their own bias is 0 by construction, and the program alone is there to check it: it agrees \
              where the core is waited for, and costs less where memory is, since nothing else uses the caches there. ± is \
-             the standard error; shares have their 95 % interval. Shorter durations are first parts of the same rounds.\n\n";
+             the standard error; shares have their 95 % interval. Shorter comparisons are the first rounds of the longer ones.\n\n";
     text += &match usual_errors(calibration) {
         Some(usual) => format!(
             "The usual way, two runs of {} s of the same program one after the other and their means, {} times: half of the \

@@ -38,8 +38,8 @@ fn set_up(case: &Case) -> String {
     format!(
         "{}; {} of {} of each variant, slices of {} packets, {:.1} s, seed {}",
         lab_line(plan, &case.observed),
-        count(plan.rounds, "round", "rounds"),
-        count(plan.copies, "copy", "copies"),
+        count(case.observed.rounds.len(), "round", "rounds"),
+        count(plan.copies.into(), "copy", "copies"),
         plan.slice_packets,
         case.observed.seconds,
         plan.seed,
@@ -61,7 +61,7 @@ pub(super) fn lab_line(plan: &Plan, observed: &Observed) -> String {
             format!(
                 "{on}{driver}, {} XDP, {}, {size}{flows}, MTU {}, {}",
                 plan.xdp_mode,
-                count(plan.queues, "RX queue", "RX queues"),
+                count(plan.queues.into(), "RX queue", "RX queues"),
                 plan.mtu,
                 plan.placement
             )
@@ -78,7 +78,7 @@ pub(super) fn lab_line(plan: &Plan, observed: &Observed) -> String {
 }
 
 /// A number and what it counts.
-fn count(number: u16, one: &str, many: &str) -> String {
+fn count(number: usize, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 

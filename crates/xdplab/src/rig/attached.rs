@@ -20,8 +20,6 @@ use crate::topology::NetNs;
 
 /// Traffic before the first slice that counts: frequency, caches and rings settle.
 const RAMP: Duration = Duration::from_millis(300);
-/// Traffic before the first slice of a round that counts: caches and branch predictors settle.
-const SETTLE: Duration = Duration::from_millis(40);
 /// By which factor there are more rounds when the interval's width is looked at again: each look takes longer than the one
 /// before, and steals time from the run.
 const NEXT_LOOK: f64 = 1.25;
@@ -141,16 +139,17 @@ impl Attached {
         sleep(RAMP);
         let mut looks = Looks::at(plan.rounds);
         for round in 0..plan.most_rounds() {
-            if looks.is_resolved(plan, round, &sampled.slices, &sampled.rounds) {
+            let spent = sampled.seconds >= plan.seconds - plan.round_seconds() / 2.0;
+            if spent || looks.is_resolved(plan, round, &sampled.slices, &sampled.rounds) {
                 break;
             }
             if round > 0 {
                 self.load_anew(plan, round)?;
             }
             let before = sampled.slices.len();
-            sleep(SETTLE);
             self.skip();
-            self.sample((plan.round_seconds(), plan.seconds), traffic, &mut sampled, progress, stop)?;
+            let until = |seconds: f64, slices: &[Slice]| plan.is_round_done(seconds, &slices[before..]);
+            self.sample(&until, plan.seconds, traffic, &mut sampled, progress, stop)?;
             sampled.rounds.push(sampled.slices.len() - before);
             sampled.interrupted = stop.load(Ordering::Relaxed);
             if sampled.interrupted {
@@ -168,7 +167,7 @@ impl Attached {
             attachment.replace(device.fd()?)?;
         }
         let (old_device, old_reader) = (replace(&mut self.device, device), replace(&mut self.reader, reader));
-        // A poll that began before the change goes on with the old program to its end.
+        // A poll that began before the change goes on with the old program to its end; caches and branch predictors settle.
         sleep(DRAIN_EVERY);
         self.retired.add(&old_reader.counts()?, old_device.counts());
         Ok(())
@@ -179,17 +178,18 @@ impl Attached {
         self.reader.drain(&mut Vec::new());
     }
 
-    /// Takes slices for some seconds of those of the whole run.
+    /// Takes slices until the seconds that went by and the slices of the run are enough; the whole run has `of` seconds.
     pub(crate) fn sample(
         &mut self,
-        (seconds, of): (f64, f64),
+        enough: &dyn Fn(f64, &[Slice]) -> bool,
+        of: f64,
         traffic: &dyn Traffic,
         sampled: &mut Sampled,
         progress: &mut dyn Progress,
         stop: &AtomicBool,
     ) -> Result<()> {
         let begin = Instant::now();
-        while begin.elapsed().as_secs_f64() < seconds && !stop.load(Ordering::Relaxed) {
+        while !enough(begin.elapsed().as_secs_f64(), &sampled.slices) && !stop.load(Ordering::Relaxed) {
             sleep(DRAIN_EVERY);
             self.reader.drain(&mut sampled.slices);
             let packets = self.reader.counts()?.cpu_packets.iter().sum();

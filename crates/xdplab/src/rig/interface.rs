@@ -87,7 +87,7 @@ impl Outside<'_> {
 
 impl Traffic for Outside<'_> {
     fn check(&self, seconds: f64, packets: u64) -> Result<()> {
-        let round = self.plan.round_seconds();
+        let round = self.plan.longest_round_seconds();
         if seconds < round.min(Self::PATIENCE_SECONDS) {
             return Ok(());
         }

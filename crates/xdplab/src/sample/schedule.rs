@@ -33,7 +33,7 @@ pub struct Schedule {
 
 impl Schedule {
     /// About how many slices a schedule holds before it starts anew.
-    const LENGTH: usize = 1 << 15;
+    const LENGTH: usize = 1 << 12;
     /// The most copies of all variants together: the program table has the square of this many entries.
     pub const MAX_SLOTS: u16 = 64;
 

@@ -73,7 +73,8 @@ impl Rig for TestRunRig {
         let times = CpuTimes::read();
         let mut looks = Looks::at(plan.rounds);
         for round in 0..plan.most_rounds() {
-            if looks.is_resolved(plan, round, &taken.slices, &taken.rounds) {
+            let spent = taken.seconds >= plan.seconds - plan.round_seconds() / 2.0;
+            if spent || looks.is_resolved(plan, round, &taken.slices, &taken.rounds) {
                 break;
             }
             let mut bench = Bench::load(plan, round, cold, &frame)?;
@@ -143,9 +144,10 @@ impl<'a> Bench<'a> {
 
     /// The slices of a round.
     fn round(&mut self, plan: &Plan, taken: &mut Taken, progress: &mut dyn Progress, stop: &AtomicBool) -> Result<()> {
-        let (before, seconds) = (taken.slices.len(), plan.round_seconds());
+        let before = taken.slices.len();
         let begin = Instant::now();
-        while begin.elapsed().as_secs_f64() < seconds && !stop.load(Ordering::Relaxed) {
+        let done = |taken: &Taken| plan.is_round_done(begin.elapsed().as_secs_f64(), &taken.slices[before..]);
+        while !done(taken) && !stop.load(Ordering::Relaxed) {
             self.call()?;
             self.reader.drain(&mut taken.slices);
             progress.sampling(taken.seconds + begin.elapsed().as_secs_f64(), plan.seconds, taken.slices.len());
