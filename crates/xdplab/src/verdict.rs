@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::stats::{Comparison, Difference, NotEnough, UnitsComparison};
+use crate::stats::{Comparison, Difference, Interval, NotEnough, UnitsComparison};
 
 /// What a comparison says about the candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -139,6 +139,21 @@ pub fn decide(
     })
 }
 
+/// Whether [`decide`] would call a comparison slower or faster with `added_ns` more in each of the candidate's slices, in ns per
+/// packet: the estimate and its interval move by that, and nothing else changes.
+#[must_use]
+pub fn called_with(difference: &Difference, aa: &Difference, added_ns: f64, floor_ns: f64) -> bool {
+    let Difference { delta, .. } = *difference;
+    let moved = |ns: f64| ns + added_ns;
+    let delta = Interval {
+        estimate: moved(delta.estimate),
+        low: moved(delta.low),
+        high: moved(delta.high),
+        level: delta.level,
+    };
+    judge(&Difference { delta, ..*difference }, floor_ns, control(aa), None, Vec::new()).is_ok()
+}
+
 /// Decides about a comparison of boots, or of settings taken in turn, by the rules of [`decide`]; `aa` is the control where
 /// there is one, and there is none between boots.
 #[must_use]
@@ -216,5 +231,21 @@ mod tests {
         let verdict = decide_units(&boots(5.0), None, 0.25, None, &["xdp_mode".to_owned()]);
         let reasons = vec![Reason::GuardFailed { guard: "xdp_mode".to_owned() }];
         assert_eq!(verdict, Verdict::Inconclusive { reasons, needs_seconds: None });
+    }
+
+    #[test]
+    fn a_difference_that_is_added_is_called_where_interval_floor_and_control_allow_it() {
+        let difference = |estimate: f64| Difference {
+            delta: Interval { estimate, low: estimate - 0.2, high: estimate + 0.2, level: Level::default() },
+            standard_error_ns: 0.1,
+            degrees_of_freedom: 50.0,
+            p_value: 0.5,
+        };
+        let called = |estimate, control, added| called_with(&difference(estimate), &difference(control), added, 0.1);
+        assert!(!called(0.05, 0.0, 0.0));
+        assert!(called(0.0, 0.0, 0.25) && called(0.0, 0.0, -0.25) && called(0.05, 0.0, 0.25));
+        assert!(!called(-0.1, 0.0, 0.25), "the interval holds zero");
+        assert!(!called(0.0, 0.19, 0.15), "the control showed more");
+        assert!(!called(0.0, 0.21, 0.25), "the control promised too much, up to 0.41");
     }
 }

@@ -36,7 +36,7 @@ use crate::topology::Placement;
 use crate::verdict::{self, Verdict};
 
 pub use overhead::{Overhead, measure as measure_overhead};
-pub use summary::{Proportion, Row, SliceSizes, Usual, rows, slice_sizes, usual as usual_errors};
+pub use summary::{ADDED_NS, Proportion, Row, SliceSizes, Usual, rows, slice_sizes, usual as usual_errors};
 
 /// The schema that this version writes and reads.
 pub const SCHEMA: &str = "xdplab.calibration/1";

@@ -6,8 +6,12 @@ use statrs::distribution::{Beta, ContinuousCDF};
 use super::{Calibration, FOR_SLICE_SIZES, Outcome};
 use crate::device::Planted;
 use crate::reading::Reading;
+use crate::run::Plan;
 use crate::stats::{Difference, hodges_lehmann, mad, median, percentile};
-use crate::verdict::Verdict;
+use crate::verdict::{self, Verdict};
+
+/// What is added to one of two equal programs, in ns per packet.
+pub const ADDED_NS: f64 = 0.25;
 
 /// Comparisons of one kind and duration.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -39,6 +43,9 @@ pub struct Row {
     pub coverage: Proportion,
     /// Comparisons with the verdict slower or faster: false positives between equal programs, else the power.
     pub called_different: Proportion,
+    /// Between equal programs: comparisons called different with [`ADDED_NS`] added to one of them, and with as much taken off;
+    /// the true difference is then known exactly.
+    pub called_with_added: Option<Proportion>,
     /// Comparisons called faster that are slower; none between equal programs.
     pub wrong_sign: usize,
 }
@@ -127,8 +134,30 @@ fn row(calibration: &Calibration, planted: Option<Planted>, part: f64, of_kind: 
         half_width_ns: median(&mut widths)?,
         coverage: Proportion::new(known.iter().filter(holds).count(), known.len()),
         called_different: Proportion::new(slower + faster, of_part(part).count()),
+        called_with_added: planted.is_none().then(|| called_with_added(calibration, part)),
         wrong_sign: if planted.is_some() { faster } else { 0 },
     })
+}
+
+fn called_with_added(calibration: &Calibration, part: f64) -> Proportion {
+    let mut called = Vec::new();
+    for run in &calibration.runs {
+        let of_part: Vec<&Outcome> = run
+            .comparisons
+            .iter()
+            .filter(|outcome| !outcome.planted && outcome.part.total_cmp(&part).is_eq())
+            .collect();
+        for (index, outcome) in of_part.iter().enumerate() {
+            let control = of_part[(index + 1) % of_part.len()];
+            let (Some(difference), Some(control)) = (outcome.difference.known(), control.difference.known()) else {
+                continue;
+            };
+            called.extend([ADDED_NS, -ADDED_NS].map(|added_ns| {
+                run.failed_guards.is_empty() && verdict::called_with(difference, control, added_ns, Plan::FLOOR_NS)
+            }));
+        }
+    }
+    Proportion::new(called.iter().filter(|called| **called).count(), called.len())
 }
 
 /// Hodges and Lehmann's location, and its standard error from the median absolute deviation: a copy that lies badly in memory

@@ -1,6 +1,6 @@
 //! A calibration as text: a table in Markdown, with what is needed to repeat it.
 
-use crate::calibrate::{Calibration, Proportion, Row, rows, slice_sizes, usual_errors};
+use crate::calibrate::{ADDED_NS, Calibration, Proportion, Row, rows, slice_sizes, usual_errors};
 use crate::reading::Reading;
 use crate::run::PROGRAM_ONLY;
 use crate::stats::{Difference, median};
@@ -28,6 +28,7 @@ pub fn calibration_text(calibration: &Calibration) -> String {
              length, so that their own bias is 0 by construction, and the program alone is there to check it: it agrees \
              where the core is waited for, and costs less where memory is, since nothing else uses the caches there. ± is \
              the standard error; shares have their 95 % interval. Shorter comparisons are the first rounds of the longer ones.\n\n";
+    text += &with_added(&rows(calibration));
     text += &match usual_errors(calibration) {
         Some(usual) => format!(
             "The usual way, two runs of {} s of the same program one after the other and their means, {} times: half of the \
@@ -94,6 +95,18 @@ fn cells(row: &Row) -> [String; 10] {
         share(row.coverage),
         different,
     ]
+}
+
+/// How often a difference that is known exactly is found.
+fn with_added(rows: &[Row]) -> String {
+    let found =
+        rows.iter().filter_map(|row| Some(format!("{} of those of {} s", share(row.called_with_added?), row.seconds)));
+    let found: Vec<String> = found.collect();
+    format!(
+        "With {ADDED_NS} ns per packet added to, or taken off, every slice of one side of the A/A comparisons, they are called \
+         different in {}.\n\n",
+        if found.is_empty() { "no case (no run yet)".into() } else { found.join(", ") }
+    )
 }
 
 fn share(proportion: Proportion) -> String {

@@ -69,7 +69,11 @@ fn a_calibration_finds_the_simulated_truth_and_calls_nothing_different_that_is_n
         assert!(row.bias_ns.abs() < 0.1, "{row:?}");
         assert!(row.coverage.share().unwrap() > 0.8, "{row:?}");
         match row.planted {
-            None => assert_eq!((row.comparisons, row.called_different.hits <= 6), (40, true), "{row:?}"),
+            None => {
+                assert_eq!((row.comparisons, row.called_different.hits <= 6), (40, true), "{row:?}");
+                let added = row.called_with_added.unwrap();
+                assert!(added.of == 80 && added.hits > row.called_different.hits, "{row:?}");
+            }
             Some(Planted::Mul(4)) => assert_eq!((row.comparisons, row.called_different.hits), (20, 20), "{row:?}"),
             Some(_) => assert_eq!(row.comparisons, 20),
         }
