@@ -32,6 +32,7 @@ pub mod settings;
 pub mod stats;
 pub mod sys;
 pub mod testrun;
+pub mod toml_file;
 pub mod topology;
 pub mod units;
 pub mod verdict;

@@ -88,6 +88,11 @@ pub struct ComparedSetting {
 }
 
 impl SettingsPlan {
+    /// Seconds between a command and the first slice that counts, where nobody says otherwise.
+    pub const SETTLE_SECONDS: f64 = 0.1;
+    /// Seconds of slices of each visit, where nobody says otherwise.
+    pub const VISIT_SECONDS: f64 = 0.2;
+
     /// Of each block, the states that are visited: baseline, control, candidates.
     fn states(&self) -> Vec<u16> {
         (0..=u16::try_from(self.commands.len()).unwrap_or(u16::MAX)).collect()

@@ -6,7 +6,6 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 
 use super::explain;
-use super::placement::PlacementName;
 use super::progress::ProgressLine;
 use super::variants::Variants;
 use super::{Ending, output, signals};
@@ -23,7 +22,7 @@ use crate::rig::{InterfaceRig, LabRig};
 use crate::run::{self, Case, Engine, Plan, Rig};
 use crate::settings::{self, SettingsCase, SettingsPlan};
 use crate::testrun::TestRunRig;
-use crate::topology::Placement;
+use crate::topology::{Placement, PlacementName};
 use crate::verdict::Verdict;
 
 /// Options of ab.
@@ -65,10 +64,10 @@ struct Settings {
     #[arg(long, value_name = "COMMAND", requires = "baseline_cmd")]
     restore_cmd: Option<String>,
     /// Seconds between a command and the first slice that counts
-    #[arg(long, value_name = "SECONDS", value_parser = positive, default_value = "0.1", requires = "baseline_cmd")]
+    #[arg(long, value_name = "SECONDS", value_parser = positive, default_value_t = SettingsPlan::SETTLE_SECONDS, requires = "baseline_cmd")]
     settle: f64,
     /// Seconds of slices after each command
-    #[arg(long, value_name = "SECONDS", value_parser = positive, default_value = "0.2", requires = "baseline_cmd")]
+    #[arg(long, value_name = "SECONDS", value_parser = positive, default_value_t = SettingsPlan::VISIT_SECONDS, requires = "baseline_cmd")]
     visit: f64,
 }
 

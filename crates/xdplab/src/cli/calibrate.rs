@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 
-use super::placement::PlacementName;
 use super::progress::ProgressLine;
 use super::{Ending, output, signals};
 use crate::calibrate::{self, Benches, Calibration, Settings};
@@ -17,6 +16,7 @@ use crate::report;
 use crate::rig::LabRig;
 use crate::run::{self, Plan};
 use crate::testrun::TestRunRig;
+use crate::topology::PlacementName;
 
 /// Options of calibrate.
 #[derive(Args, Debug)]

@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicBool;
 
 use clap::Args;
 
-use super::placement::PlacementName;
 use super::progress::ProgressLine;
 use super::{Ending, output, signals};
 use crate::device::{Action, Operation, ProgramSpec};
@@ -17,6 +16,7 @@ use crate::report;
 use crate::rig::LabRig;
 use crate::run::{self, Plan, Rules};
 use crate::stats::Level;
+use crate::topology::PlacementName;
 
 /// Options of the demo.
 #[derive(Args, Debug)]

@@ -9,9 +9,9 @@ mod demo;
 mod doctor;
 mod explain;
 mod import;
+mod lab;
 mod live;
 mod monitor;
-mod placement;
 mod pool;
 mod progress;
 mod redirect;
@@ -54,6 +54,8 @@ enum Command {
     Demo(demo::Options),
     /// Say what can be measured here, and why not
     Doctor(doctor::Options),
+    /// Make topologies that stay, show them, run commands in them and take them down
+    Lab(lab::Options),
     /// Measure the page-pool crate in this process
     Pool(pool::Options),
     /// Compare records of runs that could not interleave, such as two kernels, boot by boot
@@ -122,6 +124,7 @@ fn run(arguments: Arguments) -> Result<Ending> {
         Command::Ab(options) => ab::run(&options),
         Command::Demo(options) => demo::run(&options),
         Command::Doctor(options) => doctor::run(&options),
+        Command::Lab(options) => lab::run(&options),
         Command::Pool(options) => pool::run(&options),
         Command::Compare(options) => compare::run(&options),
         Command::Calibrate(options) => calibrate::run(&options),

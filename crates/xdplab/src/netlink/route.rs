@@ -14,7 +14,7 @@ use netlink_packet_route::link::{
     LinkInfo as LinkInfoAttribute, LinkMessage, LinkXdp, State, Stats64,
 };
 use netlink_packet_route::neighbour::{NeighbourAttribute, NeighbourMessage, NeighbourState};
-use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
+use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType};
 use netlink_sys::protocols::NETLINK_ROUTE;
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -54,6 +54,8 @@ pub struct LinkInfo {
     pub no_arp: bool,
     /// The kind of a virtual interface, e.g. `veth`; `None` for most hardware.
     pub kind: Option<String>,
+    /// Free text that somebody gave it (`ip link set alias`).
+    pub alias: Option<String>,
     /// The receive queues the interface was made with; [`super::Channels`] tells those in use.
     pub rx_queues: Option<u32>,
     /// The transmit queues the interface was made with.
@@ -207,6 +209,43 @@ impl Rtnl {
         self.act("netlink(RTM_NEWLINK)", &what, Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
+    /// Makes a bridge, with neither spanning tree nor VLANs.
+    ///
+    /// # Errors
+    /// If there is an interface of this name, or the kernel has no bridges.
+    pub fn add_bridge(&mut self, name: &str) -> Result<()> {
+        let what = format!("make the bridge {name}");
+        check_name(&what, name)?;
+        let mut message = LinkMessage::default();
+        message.attributes = vec![
+            LinkAttribute::IfName(name.to_owned()),
+            LinkAttribute::LinkInfo(vec![LinkInfoAttribute::Kind(InfoKind::Bridge)]),
+        ];
+        self.act("netlink(RTM_NEWLINK)", &what, Message::NewLink(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Makes the interface a port of the bridge with number `bridge`.
+    ///
+    /// # Errors
+    /// If that is no bridge, or the interface can't be a port.
+    pub fn set_bridge(&mut self, ifindex: u32, bridge: u32) -> Result<()> {
+        let mut message = link_message(ifindex);
+        message.attributes.push(LinkAttribute::Controller(bridge));
+        let what = format!("make the interface with ifindex {ifindex} a port of the one with ifindex {bridge}");
+        self.act("netlink(RTM_SETLINK)", &what, Message::SetLink(message), 0)
+    }
+
+    /// Gives the interface free text of at most 255 bytes (`IFALIASZ`, `include/uapi/linux/if.h`).
+    ///
+    /// # Errors
+    /// If the text is longer.
+    pub fn set_alias(&mut self, ifindex: u32, alias: &str) -> Result<()> {
+        let mut message = link_message(ifindex);
+        message.attributes.push(LinkAttribute::IfAlias(alias.to_owned()));
+        let what = format!("give the interface with ifindex {ifindex} the alias {alias:?}");
+        self.act("netlink(RTM_SETLINK)", &what, Message::SetLink(message), 0)
+    }
+
     /// Sets the interface up.
     ///
     /// # Errors
@@ -280,6 +319,26 @@ impl Rtnl {
         }
         let what = format!("add {address}/{prefix_len} to the interface with ifindex {ifindex}");
         self.act("netlink(RTM_NEWADDR)", &what, Message::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+    }
+
+    /// Adds a route by way of `gateway` to the main table; a prefix of length 0 is the default route.
+    ///
+    /// # Errors
+    /// If it is there already, or the gateway is not reached through an interface that is up.
+    pub fn add_route(&mut self, (to, prefix_len): (IpAddr, u8), gateway: IpAddr) -> Result<()> {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family(to);
+        message.header.destination_prefix_length = prefix_len;
+        message.header.table = RouteHeader::RT_TABLE_MAIN;
+        message.header.protocol = RouteProtocol::Static;
+        message.header.scope = RouteScope::Universe;
+        message.header.kind = RouteType::Unicast;
+        message.attributes.push(RouteAttribute::Gateway(gateway.into()));
+        if prefix_len > 0 {
+            message.attributes.push(RouteAttribute::Destination(to.into()));
+        }
+        let what = format!("add the route to {to}/{prefix_len} via {gateway}");
+        self.act("netlink(RTM_NEWROUTE)", &what, Message::NewRoute(message), NLM_F_CREATE | NLM_F_EXCL)
     }
 
     /// Adds a permanent neighbour, or replaces the one that is there: frames to `address` go to `mac`.
@@ -404,6 +463,7 @@ fn link_of(message: &Message) -> Option<LinkInfo> {
         oper_up: false,
         no_arp: flags.contains(LinkFlags::Noarp),
         kind: None,
+        alias: None,
         rx_queues: None,
         tx_queues: None,
         peer: None,
@@ -418,6 +478,7 @@ fn link_of(message: &Message) -> Option<LinkInfo> {
             LinkAttribute::Mtu(mtu) => link.mtu = *mtu,
             LinkAttribute::MaxMtu(mtu) => link.max_mtu = Some(*mtu).filter(|&mtu| mtu != 0),
             LinkAttribute::OperState(state) => link.oper_up = *state == State::Up,
+            LinkAttribute::IfAlias(alias) => link.alias = Some(alias.clone()),
             LinkAttribute::NumRxQueues(queues) => link.rx_queues = Some(*queues),
             LinkAttribute::NumTxQueues(queues) => link.tx_queues = Some(*queues),
             LinkAttribute::Link(ifindex) if *ifindex != 0 => peer = Some(*ifindex),

@@ -1,18 +1,16 @@
 //! The laboratory: a veth pair between two namespaces, one end for the generator and one for the device under test.
 
-use std::fs;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd as _;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use nix::unistd::{SysconfVar, sysconf};
 use serde::{Deserialize, Serialize};
 
+use super::interface::{Interface, has_ipv6};
 use super::netns::NetNs;
 use super::placement::{Placement, PlacementState};
 use crate::error::{Error, Result};
-use crate::netlink::{Ethtool, Rtnl, VethEnd};
+use crate::netlink::{Ethtool, VethEnd};
 use crate::packet::MacAddr;
 use crate::reading::Reading;
 use crate::sys::ethtool::{DriverInfo, EthtoolIoctl};
@@ -36,8 +34,6 @@ const IPV6_PREFIX_LEN: u8 = 64;
 const NO_IPV6: &str = "the kernel has no IPv6: /proc/net/if_inet6 is not there";
 /// Why an interface that is not of a lab has no addresses here.
 const NOT_READ: &str = "the interface is not of a lab, and its addresses have no part in the run";
-/// How long the kernel may take until an end sends and receives.
-const READY_DEADLINE: Duration = Duration::from_secs(5);
 
 /// What lab to build.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +50,9 @@ pub struct LabSpec {
 }
 
 impl LabSpec {
+    /// The most queues of an end (`veth_get_num_queues`, `drivers/net/veth.c`).
+    pub const MAX_QUEUES: u16 = 4096;
+
     /// One queue, 1500 bytes, and no offload that merges or splits packets or leaves checksums to the receiver.
     #[must_use]
     pub fn new(placement: Placement) -> Self {
@@ -158,42 +157,19 @@ impl Port {
 
     /// Goes up, sets offloads and gets addresses and the peer as a static neighbour.
     fn configure(&self, spec: &LabSpec, peer: &Self) -> Result<()> {
-        let mut rtnl = self.netns.rtnl()?;
-        rtnl.set_no_arp(self.ifindex)?;
-        if has_ipv6() {
-            rtnl.set_no_link_local_address(self.ifindex)?;
-        }
-        rtnl.set_up(self.ifindex)?;
-        // Only now: veth_set_features() lets the peer take redirected frames only if GRO comes on while the end is up.
-        let offloads: Vec<_> = spec.offloads.iter().map(|(name, on)| (name.as_str(), *on)).collect();
-        self.netns.run(Ethtool::open)?.set_offloads(self.ifindex, &offloads)?.keep();
-        rtnl.add_address(self.ifindex, self.ipv4.into(), IPV4_PREFIX_LEN)?;
-        rtnl.add_neighbour(self.ifindex, peer.ipv4.into(), peer.mac)?;
-        if has_ipv6() {
-            rtnl.add_address(self.ifindex, self.ipv6.into(), IPV6_PREFIX_LEN)?;
-            rtnl.add_neighbour(self.ifindex, peer.ipv6.into(), peer.mac)?;
-        }
-        Ok(())
+        self.interface().configure(
+            spec.offloads.iter().map(|(name, on)| (name.as_str(), *on)),
+            [(self.ipv4.into(), IPV4_PREFIX_LEN), (self.ipv6.into(), IPV6_PREFIX_LEN)],
+            [(peer.ipv4.into(), peer.mac), (peer.ipv6.into(), peer.mac)],
+        )
     }
 
-    /// Waits until what is sent here leaves, and what is sent to here is received.
     fn await_ready(&self) -> Result<()> {
-        let mut rtnl = self.netns.rtnl()?;
-        let deadline = Instant::now() + READY_DEADLINE;
-        while !self.is_ready(&mut rtnl)? {
-            if Instant::now() > deadline {
-                let why = format!("it is not ready after {} s", READY_DEADLINE.as_secs());
-                return Err(Error::invalid(format!("bring {} up", self.name), why));
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
-        Ok(())
+        self.interface().await_ready(&[self.ipv4.into(), self.ipv6.into()])
     }
 
-    fn is_ready(&self, rtnl: &mut Rtnl) -> Result<bool> {
-        Ok(rtnl.link_by_index(self.ifindex)?.oper_up
-            && rtnl.is_local(self.ipv4.into())?
-            && (!has_ipv6() || rtnl.is_local(self.ipv6.into())?))
+    fn interface(&self) -> Interface<'_> {
+        Interface { netns: &self.netns, name: &self.name, ifindex: self.ifindex }
     }
 
     /// The port as it is now: its link, queues, offloads and driver are read back from the kernel.
@@ -234,11 +210,6 @@ impl PortDescription {
             netns_inode: netns.inode(),
         })
     }
-}
-
-/// Whether the kernel has IPv6: built in and not switched off by `ipv6.disable=1`.
-fn has_ipv6() -> bool {
-    fs::exists("/proc/net/if_inet6").unwrap_or(false)
 }
 
 /// A lab, or the interface measured, as the record keeps it.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::thread;
 
@@ -52,6 +52,15 @@ impl NetNs {
             Ok(Self { file, inode })
         };
         open().map_err(|error| Error::io(format!("open {path}"), "openat", &error))
+    }
+
+    /// The namespace that an open file stands for.
+    ///
+    /// # Errors
+    /// The file can't be looked at.
+    pub(super) fn from_file(file: File) -> Result<Self> {
+        let metadata = file.metadata().map_err(|error| Error::io("open a network namespace", "fstat", &error))?;
+        Ok(Self { file, inode: metadata.ino() })
     }
 
     /// The number that tells this namespace from every other, as `readlink /proc/PID/ns/net` and `lsns` show it.
@@ -109,6 +118,12 @@ impl NetNs {
     /// Without `CAP_SYS_ADMIN`, or before Linux 5.2.
     pub fn sysfs(&self) -> Result<Sysfs> {
         self.run(Sysfs::mount)
+    }
+}
+
+impl AsRawFd for NetNs {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
     }
 }
 

@@ -38,6 +38,30 @@ pub enum Placement {
     Outside,
 }
 
+/// Which CPU runs what, as it is asked for; the machine says which CPUs there are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum PlacementName {
+    /// Generator and device take turns on one CPU
+    #[default]
+    Same,
+    /// A CPU for each
+    Split,
+}
+
+impl PlacementName {
+    /// The CPUs it stands for on this machine.
+    ///
+    /// # Errors
+    /// Those of [`Placement::same`] and [`Placement::split`].
+    pub fn resolve(self) -> Result<Placement> {
+        match self {
+            Self::Same => Placement::same(),
+            Self::Split => Placement::split(),
+        }
+    }
+}
+
 impl fmt::Display for Placement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

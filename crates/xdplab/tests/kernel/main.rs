@@ -14,6 +14,7 @@ mod counts;
 mod cpumap;
 mod doctor;
 mod generator;
+mod labs;
 mod live;
 mod measurement;
 mod observers;
@@ -47,6 +48,7 @@ fn main() -> ExitCode {
         cpumap::tests(),
         doctor::tests(),
         generator::tests(),
+        labs::tests(),
         live::tests(),
         measurement::tests(),
         observers::tests(),
