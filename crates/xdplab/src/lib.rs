@@ -28,6 +28,7 @@ pub mod report;
 pub mod rig;
 pub mod run;
 pub mod sample;
+pub mod scenario;
 pub mod settings;
 pub mod stats;
 pub mod sys;

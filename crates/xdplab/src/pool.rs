@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use page_pool::bench::{self, Path};
 use page_pool::{Builder, Owner};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
 use crate::run::{self, Compared, Cost, Progress, Rules};
@@ -30,7 +30,7 @@ pub const FLOOR_NS: f64 = 0.02;
 const BURST: usize = 64;
 
 /// What is compared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Group {
     /// One frame allocated and returned at a time
@@ -70,7 +70,7 @@ impl Group {
 }
 
 /// What the paths of a group cost.
-#[derive(Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PoolCase {
     /// What was compared.
     pub group: Group,

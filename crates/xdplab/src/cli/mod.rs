@@ -15,6 +15,7 @@ mod monitor;
 mod pool;
 mod progress;
 mod redirect;
+mod run;
 mod signals;
 mod variants;
 mod xsk;
@@ -56,6 +57,8 @@ enum Command {
     Doctor(doctor::Options),
     /// Make topologies that stay, show them, run commands in them and take them down
     Lab(lab::Options),
+    /// Carry out a scenario: a file that says what to measure, case by case
+    Run(run::Options),
     /// Measure the page-pool crate in this process
     Pool(pool::Options),
     /// Compare records of runs that could not interleave, such as two kernels, boot by boot
@@ -125,6 +128,7 @@ fn run(arguments: Arguments) -> Result<Ending> {
         Command::Demo(options) => demo::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Lab(options) => lab::run(&options),
+        Command::Run(options) => run::run(&options),
         Command::Pool(options) => pool::run(&options),
         Command::Compare(options) => compare::run(&options),
         Command::Calibrate(options) => calibrate::run(&options),

@@ -13,7 +13,9 @@ use crate::error::{Error, Result};
 use crate::host::Environment;
 use crate::import::Imported;
 use crate::live::LiveRun;
+use crate::pool::PoolCase;
 use crate::run::Case;
+use crate::scenario::ScenarioRun;
 use crate::settings::SettingsCase;
 
 /// The schema that this version writes and reads.
@@ -40,6 +42,12 @@ pub struct Record {
     /// Comparisons of settings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<SettingsCase>,
+    /// Paths of the page-pool crate compared.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pools: Vec<PoolCase>,
+    /// The scenario that it is a run of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scenario: Option<ScenarioRun>,
     /// Results of other tools, for a record that was imported; the environment is then not that of their machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<Imported>,
@@ -76,6 +84,8 @@ impl Record {
             cases: Vec::new(),
             live_runs: Vec::new(),
             settings: Vec::new(),
+            pools: Vec::new(),
+            scenario: None,
             imported: Vec::new(),
         }
     }

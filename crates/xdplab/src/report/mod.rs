@@ -6,6 +6,7 @@ mod explain;
 mod imported;
 mod labs;
 mod pool;
+mod scenario;
 mod settings;
 mod text;
 
@@ -15,5 +16,6 @@ pub use explain::explain_text;
 pub use imported::import_text;
 pub use labs::labs_text;
 pub use pool::{kernel_pool_text, pool_text, published_text};
+pub use scenario::{last_done_text, scenario_text};
 pub use settings::settings_text;
 pub use text::case_text;

@@ -1,0 +1,320 @@
+//! Scenarios: files that say what to measure, case by case, and the run that carries them out.
+//!
+//! A case is one comparison or one measurement. The record is written after each, so that a run that is killed loses one case
+//! at most and goes on from its record.
+
+mod commands;
+mod file;
+mod machine;
+mod parameters;
+mod work;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use serde::{Deserialize, Serialize};
+
+pub use file::{Order, PlannedCase, Scenario, Step};
+pub use machine::Machine;
+pub use work::Work;
+
+use crate::error::{Error, Result};
+use crate::pool::PoolCase;
+use crate::record::{Record, now};
+use crate::run::{self, Case, Progress};
+use crate::settings::SettingsCase;
+use crate::toml_file::TomlFile;
+
+/// A scenario in its record: what was asked for, and which of the record's entries belongs to which case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ScenarioRun {
+    /// Its name.
+    pub name: String,
+    /// What it is to show, in a line.
+    pub about: String,
+    /// The file's folder, from which object files are looked for.
+    pub folder: PathBuf,
+    /// The file, whole.
+    pub text: String,
+    /// Seed of the order; those of the cases follow from it.
+    pub seed: u64,
+    /// How often each case is carried out.
+    pub repeats: u32,
+    /// Seconds of each case, where that was asked for instead of what the file says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds: Option<f64>,
+    /// What was carried out, in order.
+    pub done: Vec<Done>,
+}
+
+/// One case that was carried out once.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Done {
+    /// The case's place in the file, from 0.
+    pub case: usize,
+    /// Which time, from 0.
+    pub repeat: u32,
+    /// Its kind and what tells it from the others.
+    pub label: String,
+    /// Its parameters as they were written.
+    pub parameters: BTreeMap<String, serde_json::Value>,
+    /// Wall clock at its start, RFC 3339.
+    pub started: String,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+/// Where in the record a case's result is, or why there is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// In `cases`.
+    Case(usize),
+    /// In `settings`.
+    Settings(usize),
+    /// In `pools`.
+    Pool(usize),
+    /// It could not be carried out, for this reason.
+    Failed(String),
+}
+
+/// What carrying out a case gave.
+#[derive(Clone, Debug)]
+pub enum Finding {
+    /// Programs compared.
+    Case(Box<Case>),
+    /// Settings compared.
+    Settings(Box<SettingsCase>),
+    /// Paths of the page-pool crate compared.
+    Pool(Box<PoolCase>),
+}
+
+/// What carries out cases: this machine, or a fake.
+pub trait Bench {
+    /// Carries out a case. `stop` set from outside ends it early.
+    ///
+    /// # Errors
+    /// It can't be carried out here, or failed under way.
+    fn carry_out(&mut self, work: &Work, seed: u64, progress: &mut dyn Progress, stop: &AtomicBool) -> Result<Finding>;
+}
+
+/// What else a run is told: by the command line instead of by the file.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Overrides {
+    /// Seconds of each case.
+    pub seconds: Option<f64>,
+    /// How often each case is carried out.
+    pub repeats: Option<u32>,
+    /// Seed of the order.
+    pub seed: Option<u64>,
+}
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Progressed {
+    /// Steps that were carried out.
+    pub done: usize,
+    /// Steps in all.
+    pub of: usize,
+    /// Seconds that the rest is expected to take.
+    pub seconds_left: f64,
+}
+
+impl ScenarioRun {
+    /// A run of the scenario in `path`, with nothing carried out.
+    ///
+    /// # Errors
+    /// The file can't be read, or does not fit together.
+    pub fn begin(path: &Path, overrides: Overrides) -> Result<Self> {
+        let (scenario, text) = Scenario::read(path)?;
+        let path = std::path::absolute(path)
+            .map_err(|error| Error::io(format!("find the folder of {}", path.display()), "getcwd", &error))?;
+        let folder = path.parent().unwrap_or(Path::new("/")).to_path_buf();
+        Ok(Self {
+            seed: overrides.seed.or(scenario.seed).unwrap_or_else(run::fresh_seed),
+            repeats: overrides.repeats.unwrap_or(scenario.repeats),
+            seconds: overrides.seconds,
+            name: scenario.name,
+            about: scenario.about,
+            folder,
+            text,
+            done: Vec::new(),
+        })
+    }
+
+    /// The scenario with what it was told beside.
+    ///
+    /// # Errors
+    /// The text does not fit together, as when an object file has gone since.
+    pub fn scenario(&self) -> Result<Scenario> {
+        let file = TomlFile::of(format!("read the scenario {}", self.name), self.text.as_str());
+        let mut scenario = Scenario::of(&file, &self.folder)?;
+        let wrong = |why| Error::usage(format!("repeat the cases of {} {} times", self.name, self.repeats), why);
+        scenario.set_repeats(self.repeats).map_err(wrong)?;
+        if let Some(seconds) = self.seconds {
+            scenario.set_seconds(seconds);
+        }
+        Ok(scenario)
+    }
+
+    /// Forgets the cases that failed, so that they are carried out again.
+    pub fn forget_failed(&mut self) {
+        self.done.retain(|done| !matches!(done.outcome, Outcome::Failed(_)));
+    }
+
+    /// The cases that failed.
+    pub fn failed(&self) -> impl Iterator<Item = (&Done, &str)> {
+        self.done.iter().filter_map(|done| match &done.outcome {
+            Outcome::Failed(why) => Some((done, why.as_str())),
+            _ => None,
+        })
+    }
+
+    fn has(&self, step: Step) -> bool {
+        self.done.iter().any(|done| (done.case, done.repeat) == (step.case, step.repeat))
+    }
+}
+
+/// Carries out what the record's scenario has not yet, until all is there or `stop` is set; the record must have one. `save` is
+/// called after every case, and then `told` of it. A case that fails does not end the run.
+///
+/// # Errors
+/// The scenario does not fit together, a case's `restore` failed, or those of `save` and `told`.
+pub fn go_on(
+    record: &mut Record,
+    bench: &mut dyn Bench,
+    progress: &mut dyn Progress,
+    stop: &AtomicBool,
+    save: &mut dyn FnMut(&Record) -> Result<()>,
+    told: &mut dyn FnMut(&Record, Progressed) -> Result<()>,
+) -> Result<()> {
+    let run = record.scenario.as_ref().ok_or_else(|| Error::usage("go on with a scenario", "the record has none"))?;
+    let scenario = run.scenario()?;
+    let seed = run.seed;
+    let steps = scenario.steps(seed);
+    let mut pace = Pace::new(&scenario, steps.iter().copied().filter(|step| !run.has(*step)));
+    for (index, step) in (1_u64..).zip(&steps) {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        let run = record.scenario.as_ref().filter(|run| !run.has(*step));
+        let Some(run) = run else { continue };
+        let case = &scenario.cases[step.case];
+        let text = pace.text(run.done.len(), steps.len(), &case.label);
+        let mut shown = Shown { inner: progress, text };
+        let started = now();
+        let clock = Instant::now();
+        // Rounds of a case have seeds that follow each other.
+        let seed = seed.wrapping_add(index.wrapping_mul(1_000_000));
+        let finding = carry_out(case, seed, bench, &mut shown, stop)?;
+        if stop.load(Ordering::Relaxed) {
+            break; // It was cut short.
+        }
+        pace.done(case.work.expected_seconds(), clock.elapsed().as_secs_f64());
+        let outcome = record.keep(finding);
+        let done = Done {
+            case: step.case,
+            repeat: step.repeat,
+            label: case.label.clone(),
+            parameters: case.parameters.clone(),
+            started,
+            outcome,
+        };
+        record.stop();
+        if let Some(run) = &mut record.scenario {
+            run.done.push(done);
+            let done = run.done.len();
+            save(record)?;
+            told(record, Progressed { done, of: steps.len(), seconds_left: pace.seconds_left() })?;
+        }
+    }
+    Ok(())
+}
+
+/// A case with the commands around it.
+fn carry_out(
+    case: &PlannedCase,
+    seed: u64,
+    bench: &mut dyn Bench,
+    progress: &mut dyn Progress,
+    stop: &AtomicBool,
+) -> Result<Result<Finding>> {
+    let set_up = case.setup.as_deref().map_or(Ok(()), commands::run);
+    let finding = set_up.and_then(|()| bench.carry_out(&case.work, seed, progress, stop));
+    // What follows would be measured in a state that nobody asked for.
+    case.restore.as_deref().map_or(Ok(()), commands::run)?;
+    Ok(finding)
+}
+
+impl Record {
+    /// Puts a result where results of its kind are.
+    fn keep(&mut self, finding: Result<Finding>) -> Outcome {
+        fn push<T>(to: &mut Vec<T>, value: T) -> usize {
+            to.push(value);
+            to.len() - 1
+        }
+        match finding {
+            Ok(Finding::Case(case)) => Outcome::Case(push(&mut self.cases, *case)),
+            Ok(Finding::Settings(case)) => Outcome::Settings(push(&mut self.settings, *case)),
+            Ok(Finding::Pool(case)) => Outcome::Pool(push(&mut self.pools, *case)),
+            Err(error) => Outcome::Failed(error.to_string()),
+        }
+    }
+}
+
+/// How long the rest takes, from how long the cases so far took against what was expected of them.
+struct Pace {
+    expected_left: f64,
+    expected_done: f64,
+    taken: f64,
+}
+
+impl Pace {
+    fn new(scenario: &Scenario, left: impl Iterator<Item = Step>) -> Self {
+        let expected_left = left.map(|step| scenario.cases[step.case].work.expected_seconds()).sum();
+        Self { expected_left, expected_done: 0.0, taken: 0.0 }
+    }
+
+    fn done(&mut self, expected: f64, taken: f64) {
+        self.expected_left -= expected;
+        self.expected_done += expected;
+        self.taken += taken;
+    }
+
+    fn seconds_left(&self) -> f64 {
+        let pace = if self.expected_done > 0.0 { self.taken / self.expected_done } else { 1.0 };
+        (self.expected_left * pace).max(0.0)
+    }
+
+    fn text(&self, done: usize, of: usize, label: &str) -> String {
+        format!("case {} of {of}, {} left: {label}", done + 1, duration_text(self.seconds_left()))
+    }
+}
+
+/// A time in whole seconds or minutes.
+#[must_use]
+pub fn duration_text(seconds: f64) -> String {
+    if seconds < 90.0 {
+        format!("about {:.0} s", seconds.ceil())
+    } else {
+        format!("about {:.0} min", (seconds / 60.0).ceil())
+    }
+}
+
+/// Puts the case before what its bench says it does.
+struct Shown<'a> {
+    inner: &'a mut dyn Progress,
+    text: String,
+}
+
+impl Progress for Shown<'_> {
+    fn stage(&mut self, name: &str) {
+        self.inner.stage(&format!("{}: {name}", self.text));
+    }
+
+    fn sampling(&mut self, seconds: f64, of: f64, _slices: usize) {
+        self.inner.stage(&format!("{}: {seconds:.0} of {of:.0} s", self.text));
+    }
+}

@@ -1,0 +1,176 @@
+//! What a case is to do, from its parameters.
+
+use std::path::Path;
+
+use super::parameters::{Kind, Parameters};
+use crate::device::{Action, Operation, ProgramSpec, UserObject, VariantSpec};
+use crate::error::Result;
+use crate::packet::{FlowSpec, FrameSize};
+use crate::pool::Group;
+use crate::run::{Engine, Plan};
+use crate::settings::SettingsPlan;
+use crate::topology::{LabSpec, Placement, PlacementName};
+
+/// Seconds that a case takes beside those in which it measures, before any was carried out: labs, programs, teardown.
+const AROUND_SECONDS: f64 = 3.0;
+
+/// What a case is to do. Seed and CPUs are those of the run.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Programs compared.
+    Compare(Box<Plan>, PlacementName),
+    /// Settings compared.
+    Settings(Box<SettingsPlan>, PlacementName),
+    /// Paths of the page-pool crate compared.
+    Pool(Group, f64),
+}
+
+/// What does not fit, and at which key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Wrong {
+    pub(super) key: Option<&'static str>,
+    pub(super) why: String,
+}
+
+fn at(key: &'static str, why: impl ToString) -> Wrong {
+    Wrong { key: Some(key), why: why.to_string() }
+}
+
+fn missing(key: &'static str) -> Wrong {
+    Wrong { key: None, why: format!("it has no `{key}`") }
+}
+
+impl Work {
+    pub(super) fn of(kind: Kind, parameters: Parameters, folder: &Path) -> Result<Self, Wrong> {
+        match kind {
+            Kind::Compare => {
+                let placement = parameters.placement;
+                compare(parameters, folder).map(|plan| Self::Compare(Box::new(plan), placement))
+            }
+            Kind::Settings => {
+                let placement = parameters.placement;
+                settings(parameters, folder).map(|plan| Self::Settings(Box::new(plan), placement))
+            }
+            Kind::Pool => {
+                let group = parameters.group.ok_or_else(|| missing("group"))?;
+                Ok(Self::Pool(group, parameters.seconds.map_or(Plan::SECONDS, |seconds| seconds.0)))
+            }
+        }
+    }
+
+    /// Seconds that it is to measure.
+    #[must_use]
+    pub fn seconds(&self) -> f64 {
+        match self {
+            Self::Compare(plan, _) => plan.seconds,
+            Self::Settings(plan, _) => plan.run.seconds,
+            Self::Pool(_, seconds) => *seconds,
+        }
+    }
+
+    /// Seconds that it is expected to take before any case was carried out.
+    #[must_use]
+    pub fn expected_seconds(&self) -> f64 {
+        self.seconds() + if matches!(self, Self::Pool(..)) { 0.0 } else { AROUND_SECONDS }
+    }
+
+    pub(super) fn set_seconds(&mut self, to: f64) {
+        match self {
+            Self::Compare(plan, _) => {
+                plan.rounds = plan.rounds.min(Plan::rounds_in(to));
+                plan.seconds = to;
+            }
+            Self::Settings(plan, _) => plan.run.seconds = to,
+            Self::Pool(_, seconds) => *seconds = to,
+        }
+    }
+}
+
+fn compare(parameters: Parameters, folder: &Path) -> Result<Plan, Wrong> {
+    let engine = parameters.engine.into();
+    let baseline = parameters.baseline.as_ref().ok_or_else(|| missing("baseline"))?.0.clone();
+    let baseline = opened(baseline, folder).map_err(|why| at("baseline", why))?;
+    if parameters.candidates.0.is_empty() {
+        return Err(missing("candidates"));
+    }
+    let candidates = parameters.candidates.0.iter().cloned().map(|candidate| opened(candidate, folder));
+    let candidates = candidates.collect::<Result<Vec<_>>>().map_err(|why| at("candidates", why))?;
+    let plan = plan(&parameters, "compare", (baseline, candidates), engine)?;
+    if engine != Engine::Slices {
+        for (key, given) in [("flows", parameters.flows.is_some()), ("queues", parameters.queues.is_some())] {
+            if given {
+                return Err(at(
+                    key,
+                    "programs that run alone have neither queues nor traffic; leave it out, or take engine slices",
+                ));
+            }
+        }
+    }
+    let rounds = if parameters.resolve_ns.is_some() { Plan::FEWEST_ROUNDS } else { plan.rounds };
+    Ok(Plan {
+        copies: parameters.copies.map_or(plan.copies, |copies| copies.get()),
+        rounds: parameters.rounds.map_or(rounds, |rounds| rounds.get()),
+        resolve_ns: parameters.resolve_ns.map(|ns| ns.0),
+        ..plan
+    })
+}
+
+fn settings(parameters: Parameters, folder: &Path) -> Result<SettingsPlan, Wrong> {
+    let no_touch = || ProgramSpec::new(Action::Drop, Operation::NoTouch).into();
+    let program = parameters.baseline.as_ref().map_or_else(no_touch, |program| program.0.clone());
+    let program = opened(program, folder).map_err(|why| at("baseline", why))?;
+    let baseline = parameters.baseline_cmd.clone().ok_or_else(|| missing("baseline-cmd"))?;
+    if parameters.candidate_cmds.is_empty() {
+        return Err(missing("candidate-cmds"));
+    }
+    Ok(SettingsPlan {
+        run: plan(&parameters, "settings", (program, Vec::new()), Engine::Slices)?,
+        commands: [baseline].into_iter().chain(parameters.candidate_cmds).collect(),
+        restore: parameters.restore_cmd,
+        settle_s: parameters.settle.map_or(SettingsPlan::SETTLE_SECONDS, |seconds| seconds.0),
+        visit_s: parameters.visit.map_or(SettingsPlan::VISIT_SECONDS, |seconds| seconds.0),
+    })
+}
+
+/// A variant whose object file, if it has one, was read and found fit.
+fn opened(variant: VariantSpec, folder: &Path) -> Result<VariantSpec> {
+    let VariantSpec::Object(mut spec) = variant else { return Ok(variant) };
+    spec.object = folder.join(&spec.object);
+    Ok(VariantSpec::Object(UserObject::open(&spec)?.spec().clone()))
+}
+
+/// What comparisons of programs and of settings share.
+fn plan(
+    parameters: &Parameters,
+    name: &str,
+    (baseline, candidates): (VariantSpec, Vec<VariantSpec>),
+    engine: Engine,
+) -> Result<Plan, Wrong> {
+    let flow = if parameters.ipv6 { FlowSpec::lab_v6() } else { FlowSpec::lab_v4() };
+    let size = parameters.size.map_or(FrameSize::shortest(&flow), FrameSize::Wire);
+    let l3_len = size.l3_len(&flow).map_err(|why| at("size", why))?;
+    let mtu = parameters.mtu.unwrap_or(1500.max(l3_len));
+    if mtu < l3_len {
+        let why = format!("a frame of {l3_len} bytes without its Ethernet header does not fit an MTU of {mtu}");
+        return Err(at("mtu", why));
+    }
+    let queues = parameters.queues.map_or(1, |queues| queues.get());
+    if queues > LabSpec::MAX_QUEUES {
+        return Err(at("queues", format!("{queues} is not from 1 to {}", LabSpec::MAX_QUEUES)));
+    }
+    // Seed and CPUs are put in when it is carried out.
+    let seconds = parameters.seconds.map_or(Plan::SECONDS, |seconds| seconds.0);
+    let plan = Plan::new(name, baseline, candidates, Placement::Outside, 0).with_engine(engine).lasting(seconds);
+    Ok(Plan {
+        slice_packets: parameters.slice_packets.map_or(plan.slice_packets, |packets| packets.get()),
+        floor_ns: parameters.floor_ns.map_or(plan.floor_ns, |ns| ns.0),
+        margin_ns: parameters.margin_ns.map(|ns| ns.0),
+        xdp_mode: parameters.xdp_mode.into(),
+        queues,
+        flows: parameters.flows.map_or(plan.flows, |flows| flows.get()),
+        mtu,
+        size,
+        flow,
+        ..plan
+    })
+}
