@@ -218,7 +218,7 @@ impl Drop for LiveFrames {
 }
 
 /// The part of `count` that the `index`th of `threads` sends; the parts add up to `count`.
-fn share(count: u64, threads: usize, index: usize) -> u64 {
+pub(super) fn share(count: u64, threads: usize, index: usize) -> u64 {
     let (threads, index) = (threads as u64, index as u64);
     count / threads + u64::from(index < count % threads)
 }

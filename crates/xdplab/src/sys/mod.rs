@@ -6,3 +6,4 @@ pub mod ethtool;
 pub mod interrupt;
 pub mod link;
 pub mod sched;
+pub mod socket;

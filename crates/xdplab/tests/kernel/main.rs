@@ -20,6 +20,7 @@ mod measurement;
 mod observers;
 mod redirect;
 mod settings;
+mod sockets;
 mod support;
 mod testrun;
 mod topology;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
         observers::tests(),
         redirect::tests(),
         settings::tests(),
+        sockets::tests(),
         testrun::tests(),
         topology::tests(),
         xsk::tests(),
