@@ -3,7 +3,7 @@
 use serde::Serialize;
 use statrs::distribution::{Beta, ContinuousCDF};
 
-use super::{Calibration, FOR_SLICE_SIZES, Outcome};
+use super::{Calibration, FOR_SLICE_SIZES, Outcome, Run};
 use crate::device::Planted;
 use crate::reading::Reading;
 use crate::run::Plan;
@@ -43,6 +43,9 @@ pub struct Row {
     pub coverage: Proportion,
     /// Comparisons with the verdict slower or faster: false positives between equal programs, else the power.
     pub called_different: Proportion,
+    /// Between programs that differ: runs whose two comparisons agree ([`Difference::agrees_with`]). What programs cost that
+    /// touch memory changes with what else uses the caches, and so from run to run; within one it is the same.
+    pub pairs_agree: Option<Proportion>,
     /// Between equal programs: comparisons called different with [`ADDED_NS`] added to one of them, and with as much taken off;
     /// the true difference is then known exactly.
     pub called_with_added: Option<Proportion>,
@@ -134,9 +137,23 @@ fn row(calibration: &Calibration, planted: Option<Planted>, part: f64, of_kind: 
         half_width_ns: median(&mut widths)?,
         coverage: Proportion::new(known.iter().filter(holds).count(), known.len()),
         called_different: Proportion::new(slower + faster, of_part(part).count()),
+        pairs_agree: planted.map(|planted| pairs_agree(calibration, planted, part)),
         called_with_added: planted.is_none().then(|| called_with_added(calibration, part)),
         wrong_sign: if planted.is_some() { faster } else { 0 },
     })
+}
+
+fn pairs_agree(calibration: &Calibration, planted: Planted, part: f64) -> Proportion {
+    let of_run = |run: &Run| {
+        let mut found = run
+            .comparisons
+            .iter()
+            .filter(|outcome| outcome.planted && outcome.of == planted && outcome.part.total_cmp(&part).is_eq())
+            .filter_map(|outcome| outcome.difference.known());
+        Some(found.next()?.agrees_with(found.next()?))
+    };
+    let agree: Vec<bool> = calibration.runs.iter().filter_map(of_run).collect();
+    Proportion::new(agree.iter().filter(|agree| **agree).count(), agree.len())
 }
 
 fn called_with_added(calibration: &Calibration, part: f64) -> Proportion {

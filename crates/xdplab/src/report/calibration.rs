@@ -26,8 +26,10 @@ pub fn calibration_text(calibration: &Calibration) -> String {
     text += &table(&rows(calibration));
     text += "\nThe truth is 0 between equal programs; elsewhere it is the location (Hodges-Lehmann) of all comparisons of full \
              length, so that their own bias is 0 by construction, and the program alone is there to check it: it agrees \
-             where the core is waited for, and costs less where memory is, since nothing else uses the caches there. ± is \
-             the standard error; shares have their 95 % interval. Shorter comparisons are the first rounds of the longer ones.\n\n";
+             where the core is waited for, and costs less where memory is, since nothing else uses the caches there. What a \
+             program costs that waits for memory changes with what else uses the caches, and so from run to run; the two \
+             comparisons that each run holds of every kind share its conditions, and agree where the difference of their \
+             results is within its interval. ± is the standard error; shares have their 95 % interval. Shorter comparisons are the first rounds of the longer ones.\n\n";
     text += &with_added(&rows(calibration));
     text += &match usual_errors(calibration) {
         Some(usual) => format!(
@@ -65,6 +67,7 @@ fn table(rows: &[Row]) -> String {
         "half interval, ns",
         "interval holds truth",
         "called different",
+        "two of a run agree",
     ];
     let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
     let mut text = line(&header.map(str::to_owned)) + &line(&header.map(|_| "---".to_owned()));
@@ -74,7 +77,7 @@ fn table(rows: &[Row]) -> String {
     text
 }
 
-fn cells(row: &Row) -> [String; 10] {
+fn cells(row: &Row) -> [String; 11] {
     let comparisons = match row.without_result {
         0 => row.comparisons.to_string(),
         without => format!("{} ({without} more had too few slices)", row.comparisons),
@@ -94,6 +97,7 @@ fn cells(row: &Row) -> [String; 10] {
         format!("{:.2}", row.half_width_ns),
         share(row.coverage),
         different,
+        row.pairs_agree.map_or(String::new(), share),
     ]
 }
 

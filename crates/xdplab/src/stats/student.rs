@@ -146,6 +146,16 @@ impl Difference {
         })
     }
 
+    /// Whether two independent estimates may be of the same difference: the interval of the one less the other (Welch) holds zero.
+    #[must_use]
+    pub fn agrees_with(&self, other: &Self) -> bool {
+        let variance =
+            |of: &Self| Variance { value: of.standard_error_ns.powi(2), degrees_of_freedom: of.degrees_of_freedom };
+        let apart = self.delta.estimate - other.delta.estimate;
+        interval(apart, Variance::sum(&[variance(self), variance(other)]), self.delta.level)
+            .is_ok_and(|interval| !interval.excludes_zero())
+    }
+
     /// Whether the difference is shown to lie within ± `margin_ns` nanoseconds per packet: both of two one-sided tests
     /// (TOST, Schuirmann 1987), each with an error rate of 1 - level, reject a difference as large as the margin.
     #[must_use]
@@ -221,6 +231,16 @@ mod tests {
         assert_eq!((same.p_value, other.p_value), (1.0, 0.0));
         assert!(same.equivalent_within(0.1) && !other.equivalent_within(0.1));
         assert_eq!(Variance::sum(&[none, none]).degrees_of_freedom, 3.0);
+    }
+
+    #[test]
+    fn two_estimates_agree_as_far_as_their_joint_interval_reaches() {
+        let of = |estimate| {
+            Difference::new(estimate, Variance { value: 0.5, degrees_of_freedom: 5.0 }, Level::default()).unwrap()
+        };
+        // The standard error of the one less the other is 1, with 10 degrees of freedom: t is 2.228.
+        assert!(of(1.0).agrees_with(&of(3.22)) && of(3.22).agrees_with(&of(1.0)));
+        assert!(!of(1.0).agrees_with(&of(3.24)) && !of(3.24).agrees_with(&of(1.0)));
     }
 
     #[test]

@@ -74,6 +74,7 @@ fn a_calibration_finds_the_simulated_truth_and_calls_nothing_different_that_is_n
                 let added = row.called_with_added.unwrap();
                 assert!(added.of == 80 && added.hits > row.called_different.hits, "{row:?}");
             }
+            Some(Planted::Mul(4)) if row.pairs_agree.unwrap().hits < 7 => panic!("{row:?}"),
             Some(Planted::Mul(4)) => assert_eq!((row.comparisons, row.called_different.hits), (20, 20), "{row:?}"),
             Some(_) => assert_eq!(row.comparisons, 20),
         }
