@@ -55,6 +55,7 @@ pub(crate) fn bind(umem: &Umem, ifindex: u32, queue: u32, config: &Config) -> Re
         mode,
         need_wakeup: config.need_wakeup,
         multi_buffer: config.multi_buffer,
+        tx_budget: config.tx_budget,
         max_segments: max_segments(mode, ifindex, config),
     });
     umem.shared().sockets().bound.push(Arc::downgrade(&link));
@@ -67,15 +68,17 @@ pub(crate) fn bind_sharer(
     rx_ring: u32,
     tx_ring: u32,
 ) -> Result<(Mapped<xdp_desc>, Mapped<xdp_desc>, Arc<Link>)> {
-    let config = Config { rx_ring, tx_ring, need_wakeup: first.need_wakeup, ..Config::default() };
+    let tx_budget = first.tx_budget;
+    let config = Config { rx_ring, tx_ring, need_wakeup: first.need_wakeup, tx_budget, ..Config::default() };
     config.check()?;
     let fd = sys::socket().map_err(socket_error)?;
     let (rx, tx) = create_packet_rings(fd.as_raw_fd(), &config)?;
+    set_tx_budget(fd.as_raw_fd(), &config)?;
     let Link { ifindex, queue, mode, need_wakeup, multi_buffer, max_segments, .. } = **first;
     Target { ifindex, queue, config: &config, sharer: Some(first) }.bind(fd.as_raw_fd())?;
     first.lease.share();
     let (lease, umem) = (Arc::clone(&first.lease), first.umem.clone());
-    let link = Link { fd, lease, umem, ifindex, queue, mode, need_wakeup, multi_buffer, max_segments };
+    let link = Link { fd, lease, umem, ifindex, queue, mode, need_wakeup, multi_buffer, tx_budget, max_segments };
     Ok((rx, tx, Arc::new(link)))
 }
 
@@ -189,6 +192,7 @@ fn create_rings(fd: RawFd, config: &Config) -> Result<Rings> {
         set_size(fd, ring, option, size, call)?;
     }
     let (rx, tx) = create_packet_rings(fd, config)?;
+    set_tx_budget(fd, config)?;
     let offsets = offsets(fd)?;
     Ok(Rings {
         fill: map_ring(fd, Ring::Fill, &offsets.fr, config.fill_ring, uapi::XDP_UMEM_PGOFF_FILL_RING)?,
@@ -212,6 +216,20 @@ fn create_packet_rings(fd: RawFd, config: &Config) -> Result<(Mapped<xdp_desc>, 
         map_ring(fd, Ring::Rx, &offsets.rx, config.rx_ring, uapi::XDP_PGOFF_RX_RING)?,
         map_ring(fd, Ring::Tx, &offsets.tx, config.tx_ring, uapi::XDP_PGOFF_TX_RING)?,
     ))
+}
+
+fn set_tx_budget(fd: RawFd, config: &Config) -> Result<()> {
+    let Some(budget) = config.tx_budget else { return Ok(()) };
+    match sys::setsockopt(fd, uapi::SOL_XDP, uapi::XDP_MAX_TX_SKB_BUDGET, &budget.cast_signed()) {
+        // A kernel that does not know it keeps its own.
+        Err(source) if source.raw_os_error() != Some(libc::ENOPROTOOPT) => Err(Error::Call {
+            subject: format!("Tx budget of {budget} packets"),
+            call: "setsockopt(XDP_MAX_TX_SKB_BUDGET)",
+            remedy: "choose 32 up to the entries of the Tx ring".into(),
+            source,
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn set_size(fd: RawFd, ring: Ring, option: i32, size: u32, call: &'static str) -> Result<()> {

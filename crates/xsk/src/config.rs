@@ -72,6 +72,10 @@ pub struct Config {
     /// Packets may span several frames (`XDP_USE_SG`). Linux 6.6. The XDP program must take fragments as well.
     #[doc(alias = "XDP_USE_SG")]
     pub multi_buffer: bool,
+    /// Most packets that one [`crate::TxRing::wake`] call sends in copy mode (`XDP_MAX_TX_SKB_BUDGET`), from 32, which it
+    /// is without, up to the entries of the Tx ring. Linux 6.17; older ones stay at 32.
+    #[doc(alias = "XDP_MAX_TX_SKB_BUDGET")]
+    pub tx_budget: Option<u32>,
     /// Busy polling.
     pub busy_poll: Option<BusyPoll>,
     /// How long to retry while another socket holds the queue; the kernel frees a queue some milliseconds after its
@@ -90,6 +94,7 @@ impl Default for Config {
             mode: BindMode::Auto,
             need_wakeup: true,
             multi_buffer: false,
+            tx_budget: None,
             busy_poll: None,
             bind_timeout: Duration::from_secs(1),
         }

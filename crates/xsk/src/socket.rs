@@ -45,6 +45,7 @@ pub(crate) struct Link {
     pub(crate) mode: Mode,
     pub(crate) need_wakeup: bool,
     pub(crate) multi_buffer: bool,
+    pub(crate) tx_budget: Option<u32>,
     /// Most segments of a packet to send.
     pub(crate) max_segments: usize,
 }

@@ -33,6 +33,8 @@ pub(crate) const XDP_UMEM_FILL_RING: i32 = 5;
 pub(crate) const XDP_UMEM_COMPLETION_RING: i32 = 6;
 pub(crate) const XDP_STATISTICS: i32 = 7;
 pub(crate) const XDP_OPTIONS: i32 = 8;
+/// Linux 6.17.
+pub(crate) const XDP_MAX_TX_SKB_BUDGET: i32 = 9;
 
 /// `xdp_options.flags`: the socket is bound in zero-copy mode.
 pub(crate) const XDP_OPTIONS_ZEROCOPY: u32 = 1 << 0;

@@ -41,6 +41,7 @@ impl Bench {
             mode: Mode::Copy,
             need_wakeup: true,
             multi_buffer: true,
+            tx_budget: None,
             max_segments: 3,
         });
         let [fill, kernel_fill] = twin_rings(CAPACITY, u32::MAX - 3);
