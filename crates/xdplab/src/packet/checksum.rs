@@ -30,7 +30,9 @@ pub fn update_udp(checksum: u16, old: u16, new: u16) -> u16 {
     never_zero(update(checksum, old, new))
 }
 
-fn never_zero(checksum: u16) -> u16 {
+/// A UDP checksum as it is sent: 0 becomes 0xffff (see [`udp`]).
+#[must_use]
+pub fn never_zero(checksum: u16) -> u16 {
     if checksum == 0 { 0xffff } else { checksum }
 }
 
@@ -40,7 +42,7 @@ fn sum_words(bytes: &[u8]) -> u64 {
     words.iter().map(|&word| u64::from(u16::from_be_bytes(word))).sum::<u64>() + last
 }
 
-fn fold(mut sum: u64) -> u16 {
+pub(super) fn fold(mut sum: u64) -> u16 {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }

@@ -88,6 +88,8 @@ pub enum PayloadPattern {
     Fill(u8),
     /// Byte i is i modulo 256, so that a shifted or truncated copy shows.
     Counting,
+    /// These 32 bits again and again, the highest byte first.
+    Word(u32),
 }
 
 /// A MAC address, written as `02:00:00:00:00:01`.

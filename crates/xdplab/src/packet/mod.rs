@@ -5,11 +5,17 @@
 
 pub mod checksum;
 mod flow;
+mod pcap;
 mod size;
+mod sizes;
+mod traffic;
 mod udp;
 
 pub use flow::{Addresses, FlowSpec, MacAddr, PayloadPattern, Vlan, VlanTag};
+pub use pcap::read_frames;
 pub use size::{FrameLengths, FrameSize};
+pub use sizes::Sizes;
+pub use traffic::{Fields, Template, Traffic, Variation, Variator};
 pub use udp::build_udp_frame;
 
 /// Length of an Ethernet header without VLAN tags (IEEE 802.3).

@@ -82,6 +82,7 @@ fn push_udp(frame: &mut Vec<u8>, flow: &FlowSpec, udp_len: u16) {
     match flow.payload {
         PayloadPattern::Fill(byte) => frame.resize(frame.len() + payload_len, byte),
         PayloadPattern::Counting => frame.extend((0..=u8::MAX).cycle().take(payload_len)),
+        PayloadPattern::Word(word) => frame.extend(word.to_be_bytes().into_iter().cycle().take(payload_len)),
     }
     let checksum = checksum::udp(&[&pseudo_header(&flow.addresses, udp_len), &frame[start..]]);
     frame[start + 6..start + 8].copy_from_slice(&checksum.to_be_bytes());
@@ -132,7 +133,11 @@ mod tests {
             vlan_tag().prop_map(Vlan::Tagged),
             (vlan_tag(), vlan_tag()).prop_map(|(outer, inner)| Vlan::QinQ { outer, inner }),
         ];
-        let payload = prop_oneof![any::<u8>().prop_map(PayloadPattern::Fill), Just(PayloadPattern::Counting)];
+        let payload = prop_oneof![
+            any::<u8>().prop_map(PayloadPattern::Fill),
+            Just(PayloadPattern::Counting),
+            any::<u32>().prop_map(PayloadPattern::Word)
+        ];
         (any::<([u8; 6], [u8; 6], u8, u16, u16)>(), addresses, vlan, payload).prop_map(
             |((src_mac, dst_mac, ttl, src_port, dst_port), addresses, vlan, payload)| FlowSpec {
                 src_mac: MacAddr(src_mac),
@@ -199,6 +204,7 @@ mod tests {
             let expected_payload: Vec<u8> = match flow.payload {
                 PayloadPattern::Fill(byte) => vec![byte; payload_len],
                 PayloadPattern::Counting => (0..payload_len).map(|index| (index % 256) as u8).collect(),
+                PayloadPattern::Word(word) => (0..payload_len).map(|index| word.to_be_bytes()[index % 4]).collect(),
             };
             prop_assert_eq!(payload, expected_payload);
 
