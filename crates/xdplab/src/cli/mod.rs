@@ -17,6 +17,7 @@ mod progress;
 mod redirect;
 mod run;
 mod signals;
+mod trafficgen;
 mod variants;
 mod xsk;
 
@@ -85,6 +86,11 @@ enum Command {
     RedirectMap(redirect::RedirectMap),
     /// Redirect all packets of each interface to all others, by broadcast over a devmap
     RedirectMulti(redirect::RedirectMulti),
+    /// Generate packets
+    Trafficgen {
+        #[command(subcommand)]
+        command: trafficgen::Command,
+    },
     /// Watch redirects, their errors and exceptions of XDP on all interfaces
     Monitor(monitor::Options),
 }
@@ -98,11 +104,13 @@ pub enum Ending {
     Slower,
     /// A comparison is inconclusive, and `--fail-on inconclusive` was given.
     Inconclusive,
+    /// Something that was probed for is not there.
+    Lacking,
 }
 
 /// Parses the process's arguments and carries them out.
 ///
-/// Exit status: 0 done; 1 a regression where `--fail-on` asked to fail; 2 usage or environment; 3 inconclusive where
+/// Exit status: 0 done; 1 a regression where `--fail-on` asked to fail, or a probe that found something lacking; 2 usage or environment; 3 inconclusive where
 /// `--fail-on` asked.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -110,7 +118,7 @@ pub fn main() -> ExitCode {
     let verbose = arguments.verbose;
     match run(arguments) {
         Ok(Ending::Done) => ExitCode::SUCCESS,
-        Ok(Ending::Slower) => ExitCode::from(1),
+        Ok(Ending::Slower | Ending::Lacking) => ExitCode::from(1),
         Ok(Ending::Inconclusive) => ExitCode::from(3),
         Err(error) => {
             if verbose > 0 {
@@ -142,6 +150,7 @@ fn run(arguments: Arguments) -> Result<Ending> {
         Command::Redirect(options) => options.run(),
         Command::RedirectMap(options) => options.run(),
         Command::RedirectMulti(options) => options.run(),
+        Command::Trafficgen { command } => trafficgen::run(&command),
         Command::Monitor(options) => monitor::run(&options),
     }
 }

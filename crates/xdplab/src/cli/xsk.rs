@@ -98,15 +98,15 @@ pub(crate) struct Options {
 
 /// A duration, or none.
 #[derive(Clone, Copy, Debug)]
-struct Limit(Option<Duration>);
+pub(super) struct Limit(pub(super) Option<Duration>);
 
-fn seconds_or_never(text: &str) -> std::result::Result<Limit, String> {
+pub(super) fn seconds_or_never(text: &str) -> std::result::Result<Limit, String> {
     if text == "0" { Ok(Limit(None)) } else { live::seconds(text).map(|seconds| Limit(Some(seconds))) }
 }
 
 /// How packets get between device and umem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum CopyMode {
+pub(super) enum CopyMode {
     /// Zero-copy where the driver has it
     Auto,
     /// The kernel copies each packet
@@ -118,7 +118,7 @@ enum CopyMode {
 /// A clock of clock_gettime(2).
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "UPPER")]
-enum Clock {
+pub(super) enum Clock {
     Monotonic,
     Realtime,
     Tai,
@@ -127,7 +127,7 @@ enum Clock {
 
 /// A policy of sched(7).
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Policy {
+pub(super) enum Policy {
     /// The usual one; its priority is 0
     #[value(name = "SCHED_OTHER")]
     Other,
@@ -144,6 +144,7 @@ pub(crate) fn run(action: XskAction, options: &Options) -> Result<Ending> {
     let layout = XskLayout {
         interface: options.interface.clone(),
         queue: options.queue,
+        receives: true,
         sends: action == XskAction::Tx,
         frags: options.frags,
         calls: options.app_stats,
@@ -179,13 +180,13 @@ fn spec(action: XskAction, options: &Options) -> Result<XskSpec> {
         shared: options.shared_umem,
         busy_poll: options.busy_poll,
         frags: options.frags,
-        mode: bind_mode(options)?,
-        fifo: fifo(options)?,
+        mode: bind_mode(options.attach_mode, options.copy_mode)?,
+        fifo: fifo(options.policy, options.priority)?,
     })
 }
 
-fn bind_mode(options: &Options) -> Result<BindMode> {
-    match (options.attach_mode, options.copy_mode) {
+pub(super) fn bind_mode(attach_mode: Mode, copy_mode: CopyMode) -> Result<BindMode> {
+    match (attach_mode, copy_mode) {
         (Mode::Skb, CopyMode::ZeroCopy) => Err(Error::usage("use zero-copy", "in skb mode every packet is copied")
             .remedy("attach in native mode, or leave -C out")),
         (Mode::Skb, _) | (Mode::Native, CopyMode::Copy) => Ok(BindMode::Copy),
@@ -194,8 +195,8 @@ fn bind_mode(options: &Options) -> Result<BindMode> {
     }
 }
 
-fn fifo(options: &Options) -> Result<Option<u32>> {
-    match (options.policy, options.priority) {
+pub(super) fn fifo(policy: Policy, priority: u32) -> Result<Option<u32>> {
+    match (policy, priority) {
         (Policy::Other, 0) => Ok(None),
         (Policy::Other, priority) => {
             let why = format!("{priority} is none of SCHED_OTHER, which has 0 alone");

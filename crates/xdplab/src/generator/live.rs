@@ -6,7 +6,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -14,7 +14,10 @@ use aya::Ebpf;
 use aya::maps::{MapData, PerCpuArray, PerCpuValues};
 use aya::programs::{ProgramError, TestRun, TestRunAttrs, TestRunOptions, Xdp};
 use nix::errno::Errno;
+use nix::time::{ClockId, clock_gettime};
 
+use super::trafficgen::{GapMap, TrafficSpec};
+use super::{GapCounts, Pace};
 use crate::bpf;
 use crate::error::{Error, Result};
 use crate::sys::affinity::Pinned;
@@ -113,9 +116,28 @@ pub struct Sent {
 /// Threads that send until they are stopped or have sent their count. Dropping stops them.
 pub struct LiveFrames {
     threads: Vec<JoinHandle<Result<()>>>,
+    cpu_times: Vec<Arc<AtomicU64>>,
+    go: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
     /// Each thread's own.
     counters: Vec<Arc<Counter>>,
+    /// Of each thread that departs by a schedule.
+    gaps: Vec<GapMap>,
+    count: Option<u64>,
+}
+
+/// What the threads of a generator do, each with an object of its own.
+struct Job<'a> {
+    /// The program that sends.
+    program: &'static str,
+    frame: &'a [u8],
+    cpus: &'a [usize],
+    batch: u32,
+    count: Option<u64>,
+    /// Most packets of one call.
+    packets_per_call: u64,
+    /// The program sends the count and no more, though it is run more often.
+    paced: bool,
 }
 
 /// What a program counted, for each possible CPU.
@@ -127,30 +149,138 @@ impl LiveFrames {
     /// # Errors
     /// The kernel refused the program, or a thread could not be started, pinned or moved.
     pub fn start(spec: &LiveFramesSpec, netns: &NetNs) -> Result<Self> {
+        let job = Job {
+            program: "send",
+            frame: &spec.frame,
+            cpus: &spec.cpus,
+            batch: spec.batch,
+            count: spec.count,
+            packets_per_call: LiveFramesSpec::PACKETS_PER_CALL,
+            paced: false,
+        };
+        let mut generator = Self::launch(&job, netns, |_thread| bpf::load(bpf::GENERATOR, &spec.object()))?;
+        generator.go();
+        Ok(generator)
+    }
+
+    /// The same for frames that differ, as fast as can be or as scheduled. A scheduled thread is busy all the time, and the
+    /// kernel runs nothing else on its CPU for up to 50 us.
+    ///
+    /// # Errors
+    /// As [`LiveFrames::start`].
+    pub fn send(spec: &TrafficSpec, netns: &NetNs) -> Result<Self> {
+        let mut generator = Self::prepare(spec, netns)?;
+        generator.go();
+        Ok(generator)
+    }
+
+    /// The same, but nothing is sent before [`LiveFrames::go`].
+    ///
+    /// # Errors
+    /// As [`LiveFrames::start`].
+    pub fn prepare(spec: &TrafficSpec, netns: &NetNs) -> Result<Self> {
+        let job = Job {
+            program: TrafficSpec::PROGRAM,
+            frame: spec.traffic.longest(),
+            cpus: &spec.cpus,
+            batch: spec.pace.map_or(spec.batch, |Pace { burst, .. }| burst.min(TrafficSpec::MAX_BATCH)),
+            count: spec.count,
+            packets_per_call: u32::MAX.into(),
+            paced: spec.pace.is_some(),
+        };
+        let mut gaps = Vec::new();
+        let mut generator = Self::launch(&job, netns, |thread| {
+            let count = spec.count.map(|count| share(count, spec.cpus.len(), thread));
+            let (object, gap_map) = spec.load(thread, count)?;
+            gaps.extend(gap_map);
+            Ok(object)
+        })?;
+        generator.gaps = gaps;
+        Ok(generator)
+    }
+
+    fn launch(job: &Job<'_>, netns: &NetNs, mut load: impl FnMut(usize) -> Result<Ebpf>) -> Result<Self> {
         interrupt::prepare()?;
-        let mut generator = Self { threads: Vec::new(), stop: Arc::new(AtomicBool::new(false)), counters: Vec::new() };
-        for (index, &cpu) in spec.cpus.iter().enumerate() {
-            let mut object = bpf::load(bpf::GENERATOR, &spec.object())?;
-            bpf::program(&mut object, "send")?;
+        let mut generator = Self {
+            threads: Vec::new(),
+            cpu_times: Vec::new(),
+            go: Arc::new(AtomicBool::new(false)),
+            stop: Arc::new(AtomicBool::new(false)),
+            counters: Vec::new(),
+            gaps: Vec::new(),
+            count: job.count,
+        };
+        let mut workers = Vec::new();
+        for (index, &cpu) in job.cpus.iter().enumerate() {
+            let mut object = load(index)?;
+            bpf::program(&mut object, job.program)?;
             let counter = Arc::new(bpf::take_map(&mut object, "packets")?);
             generator.counters.push(Arc::clone(&counter));
-            let worker = Worker {
+            workers.push(Worker {
                 object,
+                program: job.program,
                 counter,
                 netns: netns.try_clone()?,
-                frame: spec.frame.clone(),
-                batch: spec.batch,
+                frame: job.frame.to_vec(),
+                batch: job.batch,
                 cpu,
-                count: spec.count.map(|count| share(count, spec.cpus.len(), index)),
+                count: job.count.map(|count| share(count, job.cpus.len(), index)),
+                packets_per_call: job.packets_per_call,
+                paced: job.paced,
+                cpu_time: Arc::default(),
+                go: Arc::clone(&generator.go),
                 stop: Arc::clone(&generator.stop),
-            };
-            let thread = std::thread::Builder::new()
-                .name(format!("generator/{cpu}"))
-                .spawn(move || worker.run())
-                .map_err(|error| Error::io("start a generator thread", "clone", &error))?;
-            generator.threads.push(thread);
+            });
         }
-        Ok(generator)
+        // All at once, so that none sends while the others are still loaded.
+        workers.into_iter().try_for_each(|worker| generator.spawn(worker)).map(|()| generator)
+    }
+
+    fn spawn(&mut self, worker: Worker) -> Result<()> {
+        self.cpu_times.push(Arc::clone(&worker.cpu_time));
+        let thread = std::thread::Builder::new()
+            .name(format!("generator/{}", worker.cpu))
+            .spawn(move || {
+                let ended = worker.run();
+                worker.tell_cpu_time();
+                ended
+            })
+            .map_err(|error| Error::io("start a generator thread", "clone", &error))?;
+        self.threads.push(thread);
+        Ok(())
+    }
+
+    /// Lets the threads begin.
+    pub fn go(&mut self) {
+        self.go.store(true, Ordering::Relaxed);
+        self.threads.iter().for_each(|thread| thread.thread().unpark());
+    }
+
+    /// How long each thread ran on its CPU, once it has ended, with all that the kernel did in its name.
+    #[must_use]
+    pub fn cpu_times(&self) -> Vec<Duration> {
+        self.cpu_times.iter().map(|time| Duration::from_nanos(time.load(Ordering::Relaxed))).collect()
+    }
+
+    /// What each thread has sent so far.
+    ///
+    /// # Errors
+    /// A counter could not be read.
+    pub fn sent_by_thread(&self) -> Result<Vec<u64>> {
+        self.counters.iter().map(|counter| Ok(read(counter)?.iter().sum())).collect()
+    }
+
+    /// Gaps between the scheduled departures of each thread, over all threads; `None` without a schedule.
+    ///
+    /// # Errors
+    /// A map could not be read.
+    pub fn gaps(&self) -> Result<Option<GapCounts>> {
+        let mut sum: Option<GapCounts> = None;
+        for map in &self.gaps {
+            let counts = map.read()?;
+            sum.get_or_insert_default().add(&counts);
+        }
+        Ok(sum)
     }
 
     /// What was sent so far.
@@ -173,13 +303,36 @@ impl LiveFrames {
         self.threads.iter().any(|thread| !thread.is_finished())
     }
 
+    /// Whether all that was asked for has been sent, or the threads have ended.
+    ///
+    /// # Errors
+    /// A counter could not be read.
+    pub fn is_done(&self) -> Result<bool> {
+        let reached = |count| self.sent().map(|sent| sent.packets >= count);
+        Ok(!self.is_running() || self.count.map_or(Ok(false), reached)?)
+    }
+
     /// Waits until the counted packets are sent.
     ///
     /// # Errors
     /// A thread failed, or the counter could not be read.
     pub fn wait(mut self) -> Result<Sent> {
+        while !self.is_done()? {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // A scheduled thread goes on without sending.
+        self.halt();
         self.join()?;
         self.sent()
+    }
+
+    /// Ends the threads; what was sent can still be read.
+    ///
+    /// # Errors
+    /// Why a thread failed.
+    pub fn end(&mut self) -> Result<()> {
+        self.halt();
+        self.join()
     }
 
     /// Stops the threads and says what was sent in all.
@@ -229,12 +382,18 @@ fn read(counter: &Counter) -> Result<PerCpuValues<u64>> {
 
 struct Worker {
     object: Ebpf,
+    program: &'static str,
     counter: Arc<Counter>,
     netns: NetNs,
     frame: Vec<u8>,
     batch: u32,
     cpu: usize,
     count: Option<u64>,
+    packets_per_call: u64,
+    paced: bool,
+    /// Written at the end.
+    cpu_time: Arc<AtomicU64>,
+    go: Arc<AtomicBool>,
     stop: Arc<AtomicBool>,
 }
 
@@ -244,16 +403,27 @@ impl Worker {
         let _pinned = Pinned::to(self.cpu)?;
         let program: &Xdp = self
             .object
-            .program("send")
+            .program(self.program)
             .and_then(|program| program.try_into().ok())
             .ok_or_else(|| Error::invalid("generate packets", "the generator's program is not in its object"))?;
+        while !self.go.load(Ordering::Relaxed) && !self.stop.load(Ordering::Relaxed) {
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
         while !self.stop.load(Ordering::Relaxed) {
             match self.left()? {
                 0 => break,
-                left => self.call(program, left.min(LiveFramesSpec::PACKETS_PER_CALL))?,
+                // Of a scheduled program's runs only some send.
+                _ if self.paced => self.call(program, self.packets_per_call)?,
+                left => self.call(program, left.min(self.packets_per_call))?,
             }
         }
         Ok(())
+    }
+
+    fn tell_cpu_time(&self) {
+        // The clock is there on every kernel that has live frames.
+        let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from);
+        self.cpu_time.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// How many packets are still to be sent. The program's own count says it, since anybody's signal ends a call early.

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::cpumap::CpumapCounters;
+use super::sent::SentCounters;
 use super::xsk::XskCounters;
 use crate::device::Counts;
 use crate::reading::Reading;
@@ -84,6 +85,8 @@ pub struct Counters {
     pub cpumap: Option<CpumapCounters>,
     /// What AF_XDP sockets received and sent.
     pub xsk: Option<XskCounters>,
+    /// What a sender has sent by its own count.
+    pub sent: Option<SentCounters>,
 }
 
 impl AddAssign for XmitCounts {
@@ -121,6 +124,7 @@ impl Counters {
             xmit: None,
             cpumap: None,
             xsk: None,
+            sent: None,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Account, CpuCost, Interval, SoftirqTime};
+use super::{Account, CpuCost, Interval, Sending, SendingEnd, SoftirqTime};
 use crate::netlink::{Channels, XdpFeature, XdpMode};
 use crate::reading::Reading;
 
@@ -42,6 +42,9 @@ pub struct Start {
     /// AF_XDP sockets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xsk: Option<XskStart>,
+    /// What is sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sending: Option<Sending>,
     /// Wall clock of the first reading, RFC 3339.
     pub started: String,
 }
@@ -116,6 +119,7 @@ impl Start {
             targets: Vec::new(),
             notes: Vec::new(),
             xsk: None,
+            sending: None,
             started: String::new(),
         }
     }
@@ -142,6 +146,9 @@ pub struct End {
     /// Where all packets went; read after the program had been detached and what was on its way had arrived.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ledger: Vec<Reading<Account>>,
+    /// What can be said of a sender.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sending: Option<SendingEnd>,
 }
 
 impl End {
@@ -156,6 +163,7 @@ impl End {
             cpus: Vec::new(),
             limiter: None,
             ledger: Vec::new(),
+            sending: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::counters::{Counters, Delta, Group, Hop, Place, XmitCounts, delta_of};
 use super::cpumap::CpumapInterval;
+use super::sent::Sent;
 use super::xsk::XskInterval;
 use crate::device::Counts;
 use crate::reading::Reading;
@@ -54,6 +55,9 @@ pub struct Interval {
     /// What AF_XDP sockets received and sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub xsk: Option<XskInterval>,
+    /// What a sender has sent by its own count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sent: Option<Sent>,
 }
 
 /// Packets that a program saw.
@@ -158,6 +162,7 @@ impl Interval {
         let received = received.map(|(earlier, later)| Received::of(&later.since(earlier)));
         let xsk = earlier.xsk.as_ref().zip(later.xsk.as_ref());
         let cpumap = earlier.cpumap.as_ref().zip(later.cpumap.as_ref());
+        let sent = earlier.sent.as_ref().zip(later.sent.as_ref());
         Self {
             start: wall.at(earlier.at),
             stop: wall.at(later.at),
@@ -170,6 +175,7 @@ impl Interval {
             xmit: part(&earlier.xmit, &later.xmit, Transmitted::of),
             cpumap: cpumap.map(|(earlier, later)| CpumapInterval::between(earlier, later)),
             xsk: xsk.map(|(earlier, later)| XskInterval::between(earlier, later)),
+            sent: sent.map(|(earlier, later)| Sent::between(earlier, later)),
         }
     }
 }

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::counters::{Counters, XmitCounts};
+use super::delivery::Delivery;
 use super::event::{Attached, End, EndedBy, Start, Target};
 use super::interval::Interval;
 use super::readings;
@@ -55,22 +56,14 @@ pub struct RedirectDevice {
     spec: RedirectSpec,
     inputs: Vec<LinkInfo>,
     targets: Vec<LinkInfo>,
-    receivers: Vec<Reading<ReceiverCounter>>,
+    receivers: Vec<Reading<Delivery>>,
     start: Start,
 }
 
 /// A program on a target that passes every packet.
-struct Pass {
+pub(super) struct Pass {
     ifindex: u32,
     _attachment: Attachment,
-}
-
-/// Where the packets are counted that a target has sent.
-struct ReceiverCounter {
-    /// The interface at the beginning.
-    before: LinkInfo,
-    /// It counts them as received: it is the other end itself.
-    is_peer: bool,
 }
 
 impl RedirectDevice {
@@ -112,7 +105,7 @@ impl RedirectDevice {
             start: Start::of(""),
         };
         device.prepare_targets()?;
-        device.receivers = device.targets.clone().iter().map(|target| device.receiver_of(target)).collect();
+        device.receivers = device.targets.iter().map(|target| Delivery::of(&mut device.rtnl, target)).collect();
         for link in &device.inputs {
             device.attachments.push(Attachment::attach(device.program.fd(), link.ifindex, device.spec.mode)?);
         }
@@ -163,17 +156,6 @@ impl RedirectDevice {
             }
         }
         Ok(())
-    }
-
-    fn receiver_of(&mut self, target: &LinkInfo) -> Reading<ReceiverCounter> {
-        let (Some("veth"), Some(peer)) = (target.kind.as_deref(), target.peer) else {
-            return Reading::not_available(format!("{} is no veth: who receives is not known here", target.name));
-        };
-        // Of a peer in another network namespace veth tells the packets received as those that this end has sent
-        // (veth_get_stats64(), drivers/net/veth.c).
-        let is_peer = peer.netnsid.is_none();
-        let ifindex = if is_peer { peer.ifindex } else { target.ifindex };
-        self.rtnl.link_by_index(ifindex).map(|before| ReceiverCounter { before, is_peer }).into()
     }
 
     fn describe(&self, rx_queues: u32, channels_before: Reading<crate::netlink::Channels>) -> Start {
@@ -274,7 +256,7 @@ impl RedirectDevice {
             interface: target.name.clone(),
             egress_drops: egress_drops.next().unwrap_or(0),
             xmit: (self.spec.mode == XdpMode::Native).then(|| self.xmit_to(target.ifindex)),
-            receiver: receiver.as_ref().and_then(received),
+            receiver: receiver.as_ref().and_then(Delivery::counted),
         });
         Ok(Redirected {
             received: sum.packets,
@@ -331,25 +313,12 @@ impl Source for RedirectDevice {
 }
 
 impl Pass {
-    fn attach(target: &LinkInfo) -> Result<Self> {
+    pub(super) fn attach(target: &LinkInfo) -> Result<Self> {
         let rx_queues = readings::rx_queues(target, &readings::channels(target.ifindex));
         let program = DutProgram::load(ProgramSpec::new(Action::Pass, Operation::NoTouch), rx_queues)?;
         let attachment = Attachment::attach(program.fd(), target.ifindex, XdpMode::Native)?;
         Ok(Self { ifindex: target.ifindex, _attachment: attachment })
     }
-}
-
-/// Whose counter it is, and what it says.
-fn received(counter: &ReceiverCounter) -> Reading<(String, u64)> {
-    let name = &counter.before.name;
-    let counted = Rtnl::open().map(|mut rtnl| readings::counted_since(&mut rtnl, &counter.before));
-    Reading::from(counted).and_then(|counted| counted).map(|counted| {
-        if counter.is_peer {
-            (format!("rx_packets of {name}"), counted.rx_packets)
-        } else {
-            (format!("tx_packets of {name}, since its peer is in another network namespace"), counted.tx_packets)
-        }
-    })
 }
 
 fn links(rtnl: &mut Rtnl, names: &[String]) -> Result<Vec<LinkInfo>> {
@@ -402,7 +371,7 @@ pub(super) fn refuse_deaf(target: &LinkInfo, mode: XdpMode) -> Result<()> {
     })
 }
 
-fn features(ifindex: u32) -> Reading<Vec<XdpFeature>> {
+pub(super) fn features(ifindex: u32) -> Reading<Vec<XdpFeature>> {
     Netdev::open().and_then(|mut netdev| netdev.xdp(ifindex)).map(|xdp| xdp.features).into()
 }
 

@@ -36,6 +36,31 @@ pub trait Source {
     /// # Errors
     /// Why there is nothing any more, e.g. the interface is gone.
     fn check(&mut self) -> Result<()>;
+
+    /// What has ended it by itself, such as that all packets have been sent.
+    ///
+    /// # Errors
+    /// That can't be read.
+    fn ended(&mut self) -> Result<Option<EndedBy>> {
+        Ok(None)
+    }
+
+    /// Succeeds if what an interval counted makes sense.
+    ///
+    /// # Errors
+    /// Why it does not, which ends the command.
+    fn judge(&mut self, interval: &Interval) -> Result<()> {
+        let _ = interval;
+        Ok(())
+    }
+
+    /// Stops what is counted, before the last reading.
+    ///
+    /// # Errors
+    /// What had gone wrong in it.
+    fn stop(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// What ended a wait.
@@ -135,11 +160,25 @@ impl Session {
                 Woken::End(signal) if view.tell(Told::Signal)?.is_continue() => Some(EndedBy::Signal(signal.into())),
                 Woken::Toggle | Woken::End(_) => Some(EndedBy::OutputClosed),
             };
-            let now = source.read()?;
+            let mut now = source.read()?;
+            let partial = now.at < self.due;
+            let failed = |error: Error| EndedBy::Failed(error.to_string());
             ended = ended.or_else(|| self.reached(&now));
-            ended = ended.or_else(|| source.check().err().map(|error| EndedBy::Failed(error.to_string())));
-            if (ended.is_some() || now.at >= self.due) && self.show(&now, view)?.is_break() {
-                ended = ended.or(Some(EndedBy::OutputClosed));
+            if ended.is_none() {
+                ended = source.ended()?;
+            }
+            ended = ended.or_else(|| source.check().err().map(failed));
+            if ended.is_some() {
+                let stopped = source.stop();
+                ended = stopped.err().map(failed).or(ended);
+                now = source.read()?;
+            }
+            if ended.is_some() || !partial {
+                let interval = self.next_interval(&now, partial);
+                if interval.period_s > 0.0 && view.tell(Told::Interval(&interval))?.is_break() {
+                    ended = ended.or(Some(EndedBy::OutputClosed));
+                }
+                ended = ended.or_else(|| source.judge(&interval).err().map(failed));
             }
             if let Some(ended) = ended {
                 return Ok((self.total(&now), ended));
@@ -165,14 +204,14 @@ impl Session {
         (received(now) - received(&self.first) >= count).then_some(EndedBy::Count)
     }
 
-    /// Tells the interval that ends with `now` and begins the next, on the grid of intervals from the first reading on.
-    fn show(&mut self, now: &Counters, view: &mut dyn View) -> Result<ControlFlow<()>> {
-        let interval = Interval::between(&self.shown, now, now.at < self.due, &self.wall);
+    /// The interval that ends with `now`; the next begins, on the grid of intervals from the first reading on.
+    fn next_interval(&mut self, now: &Counters, partial: bool) -> Interval {
+        let interval = Interval::between(&self.shown, now, partial, &self.wall);
         self.shown = now.clone();
         while self.due <= now.at {
             self.due += self.limits.interval;
         }
-        if interval.period_s > 0.0 { view.tell(Told::Interval(&interval)) } else { Ok(ControlFlow::Continue(())) }
+        interval
     }
 
     fn total(&self, now: &Counters) -> Interval {

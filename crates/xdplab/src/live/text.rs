@@ -145,7 +145,8 @@ impl Layout {
         if self.drops { counts.packets - counts.aborted } else { 0 }
     }
 
-    fn totals(&self, End { total, .. }: &End) -> String {
+    /// The part of the end block that tells totals and averages.
+    pub(super) fn totals(&self, End { total, .. }: &End) -> String {
         let average = |packets, period_s| format!("{:<10}", rate(packets, period_s));
         let mut text = entry("Duration", format!("{:.1}s", total.period_s));
         let received = total.received.as_ref().filter(|received| received.packets > 0);
@@ -434,7 +435,7 @@ pub(super) fn column(number: String, unit: &str) -> String {
     format!("{number:>10} {unit:<13}")
 }
 
-fn entry(label: &str, value: String) -> String {
+pub(super) fn entry(label: &str, value: String) -> String {
     format!("  {label:<20}: {value}\n")
 }
 

@@ -203,13 +203,13 @@ fn zero(at: Instant, sockets: usize) -> Counters {
 
 /// An interrupt line (`/sys/kernel/irq`, kernel with `CONFIG_SPARSE_IRQ`).
 #[derive(Debug)]
-struct Interrupts {
+pub(super) struct Interrupts {
     number: u32,
 }
 
 impl Interrupts {
     /// The first line of `/proc/interrupts` that has `text` in it.
-    fn find(text: &str) -> Result<Self> {
+    pub(super) fn find(text: &str) -> Result<Self> {
         const PATH: &str = "/proc/interrupts";
         let what = format!("find the interrupt {text:?} in {PATH}");
         let lines = fs::read_to_string(PATH).map_err(|error| Error::io(&what, "read", &error))?;
@@ -222,7 +222,7 @@ impl Interrupts {
     }
 
     /// Interrupts so far, on all CPUs.
-    fn read(&self) -> Reading<u64> {
+    pub(super) fn read(&self) -> Reading<u64> {
         let path = format!("/sys/kernel/irq/{}/per_cpu_count", self.number);
         match fs::read_to_string(&path) {
             Ok(text) => sum_of(&text).ok_or_else(|| format!("{path}: unexpected {text:?}")).into(),

@@ -18,7 +18,9 @@ pub struct XskLayout {
     pub interface: String,
     /// The queue.
     pub queue: u32,
-    /// Packets are sent back.
+    /// Packets are received.
+    pub receives: bool,
+    /// Packets are sent.
     pub sends: bool,
     /// Frames are shown beside packets.
     pub frags: bool,
@@ -63,8 +65,14 @@ impl Lines for XskLayout {
     }
 
     fn end(&self, end: &End, extended: bool) -> String {
-        let End { total, .. } = end;
-        let Some(xsk) = &total.xsk else { return String::new() };
+        let Some(xsk) = &end.total.xsk else { return String::new() };
+        self.totals_text(xsk, extended) + "\n" + &ns_per_packet(xsk) + &costs(end)
+    }
+}
+
+impl XskLayout {
+    /// The part of the end block that tells totals.
+    pub(super) fn totals_text(&self, xsk: &XskInterval, extended: bool) -> String {
         let mut text = String::from("\nTotals:\n") + &self.totals(" ", &xsk.total());
         match &xsk.interrupts {
             Some(Reading::Known(interrupts)) => text += &format!(" {:<18} {} intrs", "IRQs", count(*interrupts)),
@@ -83,15 +91,13 @@ impl Lines for XskLayout {
                 text += &calls(&socket.counts, |calls| format!("{} calls", count(calls)));
             }
         }
-        text + "\n" + &ns_per_packet(xsk) + &costs(end)
+        text
     }
-}
 
-impl XskLayout {
     fn rates(&self, counts: &SocketCounts, period_s: f64, received: &str, sent: &str) -> String {
         let column = |events, unit: &str| format!(" {} {unit}", padded(&rate(events, period_s)));
-        let mut text = column(counts.rx_packets, received);
-        if self.frags {
+        let mut text = if self.receives { column(counts.rx_packets, received) } else { String::new() };
+        if self.receives && self.frags {
             text += &column(counts.rx_frags, "rx frag/s");
         }
         if self.sends {
@@ -108,7 +114,7 @@ impl XskLayout {
             let frags = if self.frags { format!(" {} frags", count(frags)) } else { String::new() };
             format!("{indent}{label:<18} {} pkts{frags}\n", count(packets))
         };
-        let mut text = line("RX", counts.rx_packets, counts.rx_frags);
+        let mut text = if self.receives { line("RX", counts.rx_packets, counts.rx_frags) } else { String::new() };
         if self.sends {
             text += &line("TX", counts.tx_packets, counts.tx_frags);
         }
@@ -182,7 +188,15 @@ mod tests {
     use super::*;
 
     fn layout() -> XskLayout {
-        XskLayout { interface: "dut0".into(), queue: 3, sends: true, frags: false, calls: false, quiet: false }
+        XskLayout {
+            interface: "dut0".into(),
+            queue: 3,
+            receives: true,
+            sends: true,
+            frags: false,
+            calls: false,
+            quiet: false,
+        }
     }
 
     fn interval(sockets: usize, partial: bool) -> Interval {

@@ -5,6 +5,16 @@ use nix::unistd::Pid;
 
 use crate::error::{Error, Result};
 
+/// The CPUs that the calling thread may use, in their order.
+///
+/// # Errors
+/// The kernel does not say.
+pub(crate) fn allowed() -> Result<Vec<usize>> {
+    let set = sched_getaffinity(Pid::from_raw(0))
+        .map_err(|errno| Error::syscall("read the CPUs of this thread", "sched_getaffinity", errno))?;
+    Ok((0..CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect())
+}
+
 /// Keeps the calling thread on one CPU; dropping it gives the thread its CPUs back. Drop it on the same thread.
 #[derive(Debug)]
 pub(crate) struct Pinned {

@@ -121,7 +121,7 @@ impl Live {
         eventually("it starts to count", 20, || {
             assert_eq!(self.child.try_wait().unwrap(), None, "{}", self.stderr.so_far());
             let told = self.stderr.so_far();
-            [" packets on ", "Redirecting ", "Watching "].iter().any(|begun| told.contains(begun))
+            [" packets on ", "Redirecting ", "Watching ", "Transmitting on "].iter().any(|begun| told.contains(begun))
                 || self.stdout.so_far().contains(r#""event":"start""#)
         });
     }

@@ -24,6 +24,7 @@ mod sockets;
 mod support;
 mod testrun;
 mod topology;
+mod trafficgen;
 mod xsk;
 
 use std::process::ExitCode;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         sockets::tests(),
         testrun::tests(),
         topology::tests(),
+        trafficgen::tests(),
         xsk::tests(),
     ];
     let tests = tests.into_iter().flatten().collect();
