@@ -374,3 +374,43 @@ fn max_segments(mode: Mode, ifindex: u32, config: &Config) -> usize {
     let segments = DeviceFeatures::of(ifindex).ok().and_then(|features| features.zero_copy_segments);
     segments.map_or(1, |segments| uapi::MAX_SEGMENTS.min(segments as usize))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::umem::UmemConfig;
+
+    fn check(asked: BindMode, given: Mode, layout: UmemConfig) -> Result<()> {
+        let config = Config { mode: asked, ..Config::default() };
+        let target = Target { ifindex: 1, queue: 0, config: &config, sharer: None };
+        check_mode(given, &target, &Umem::new(UmemConfig { frames: 4, ..layout })?)
+    }
+
+    #[test]
+    fn only_a_mode_that_was_asked_for_is_accepted() {
+        let accepted = |asked, given| check(asked, given, UmemConfig::default()).is_ok();
+        for given in [Mode::Copy, Mode::ZeroCopy] {
+            assert!(accepted(BindMode::Auto, given));
+            assert_eq!(accepted(BindMode::Copy, given), given == Mode::Copy);
+            assert_eq!(accepted(BindMode::ZeroCopy, given), given == Mode::ZeroCopy);
+        }
+        let error = check(BindMode::ZeroCopy, Mode::Copy, UmemConfig::default()).unwrap_err().to_string();
+        assert!(error.starts_with("mode: asked for ZeroCopy, the kernel gave Copy; "), "{error}");
+    }
+
+    #[test]
+    fn zero_copy_refuses_frames_that_cross_base_pages() {
+        let unaligned = |frame_size| UmemConfig { frame_size, unaligned: true, ..UmemConfig::default() };
+        let error = check(BindMode::Auto, Mode::ZeroCopy, unaligned(3000)).unwrap_err().to_string();
+        assert!(error.starts_with("umem: unaligned frames cross base pages"), "{error}");
+        assert!(check(BindMode::Auto, Mode::ZeroCopy, unaligned(2048)).is_ok());
+        assert!(check(BindMode::Auto, Mode::Copy, unaligned(3000)).is_ok());
+    }
+
+    #[test]
+    fn the_mode_goes_into_the_flags_of_the_bind() {
+        let flags = |mode| Config { mode, need_wakeup: false, ..Config::default() }.bind_flags();
+        let of_modes = [BindMode::Auto, BindMode::Copy, BindMode::ZeroCopy].map(flags);
+        assert_eq!(of_modes, [0, uapi::XDP_COPY, uapi::XDP_ZEROCOPY]);
+    }
+}

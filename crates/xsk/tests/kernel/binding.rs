@@ -1,5 +1,6 @@
 //! Modes, queues, and what a bind that fails says and leaves.
 
+use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -24,6 +25,7 @@ pub(crate) fn add(tests: &mut Tests) {
     tests.add("packets_cross_with_busy_polling", Need::Nothing, || {
         config_carries_packets(Config { busy_poll: Some(BusyPoll::default()), ..node::config() });
     });
+    tests.add("busy_polling_is_set_as_asked", Need::Nothing, busy_polling_is_set);
     tests.add("sockets_can_do_without_one_of_the_rings", Need::Nothing, one_sided_sockets);
     tests.add("sharing_a_umem_with_other_flags_is_refused", Need::Nothing, sharing_with_other_flags);
     tests.add("a_umem_over_the_memlock_limit_says_how_much_it_needs", Need::Nothing, memlock_limit);
@@ -144,6 +146,30 @@ fn config_carries_packets(config: Config) {
         near.await_completions();
         near.check_ledger();
         far.check_ledger();
+    });
+}
+
+#[expect(unsafe_code, reason = "getsockopt(2)")]
+fn busy_polling_is_set() {
+    const SO_PREFER_BUSY_POLL: i32 = 69;
+    in_lab(1, 1500, |lab| {
+        let umem = Umem::new(node::layout()).unwrap();
+        let read = |socket: &Socket, option| {
+            let (mut value, mut len) = (-1_i32, 4);
+            let at = std::ptr::from_mut(&mut value).cast();
+            // SAFETY: the pointers are valid for the call, and `len` bounds what is written.
+            let result = unsafe {
+                libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, at, std::ptr::from_mut(&mut len))
+            };
+            assert_eq!(result, 0);
+            value
+        };
+        for prefer in [true, false] {
+            let busy_poll = Some(BusyPoll { time: Duration::from_micros(37), budget: 16, prefer });
+            let socket = Socket::bind(&umem, lab.near, 0, &Config { busy_poll, ..node::config() }).unwrap();
+            assert_eq!(read(&socket, libc::SO_BUSY_POLL), 37);
+            assert_eq!(read(&socket, SO_PREFER_BUSY_POLL), i32::from(prefer));
+        }
     });
 }
 

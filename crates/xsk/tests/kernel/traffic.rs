@@ -20,6 +20,8 @@ pub(crate) fn add(tests: &mut Tests) {
     tests.add("two_devices_share_one_umem", nothing, two_devices_share_one_umem);
     #[cfg(feature = "page-pool")]
     tests.add("frames_of_a_page_pool_go_round", nothing, frames_of_a_page_pool);
+    #[cfg(feature = "page-pool")]
+    tests.add("frames_of_a_page_pool_in_flight_at_the_close_come_back", nothing, page_pool_closed_in_flight);
     tests.add("a_umem_outlives_the_socket_that_registered_it", nothing, first_sharer_closes);
     tests.add("rings_of_a_socket_work_on_threads_of_their_own", nothing, rings_on_threads);
 }
@@ -40,7 +42,7 @@ fn three_sockets_share_one_queue() {
         let (mut near, mut far, redirect) = pair(lab, 1);
         let back = Redirect::attach(lab.near).unwrap();
         back.insert(&near[0].socket).unwrap();
-        let (near, far) = (&mut near[0], &mut far[0]);
+        let (near, mut far) = (&mut near[0], far.remove(0));
         assert!(far.socket.share_queue(3, 0).unwrap_err().to_string().contains("power of two"));
         let mut sharers = [far.socket.share_queue(64, 64).unwrap(), far.socket.share_queue(64, 64).unwrap()];
         let mut next = 0;
@@ -63,7 +65,7 @@ fn three_sockets_share_one_queue() {
                     far.socket.completion.completed()
                 };
                 let deadline = std::time::Instant::now() + PATIENCE;
-                while completed(far) < next && std::time::Instant::now() < deadline {}
+                while completed(&mut far) < next && std::time::Instant::now() < deadline {}
                 assert_eq!(far.socket.completion.completed(), next, "completions come to the one ring");
                 let fill = far.umem.ledger().user.min(PACKETS as u32);
                 far.socket.fill.refill(&mut far.pool, fill).unwrap();
@@ -77,6 +79,11 @@ fn three_sockets_share_one_queue() {
         let layout = far.umem.layout().frames;
         let ledger = far.umem.ledger();
         assert_eq!((ledger.tx, ledger.rx + ledger.user), (0, layout), "{ledger:?}");
+        drop(sharers);
+        let Node { umem, mut pool, socket } = far;
+        drop(socket);
+        pool.collect();
+        check_ledger(&umem, &[&pool], &[]);
     });
 }
 
@@ -98,6 +105,7 @@ fn one_packet_in_flight() {
         }
         near.await_completions();
         far.await_completions();
+        assert!(near.socket.statistics().unwrap().tx_ring_empty_descs.unwrap() > 0, "it went empty with each packet");
         near.check_ledger();
         far.check_ledger();
     });
@@ -181,6 +189,9 @@ fn two_devices_share_one_umem() {
         check_ledger(&umem, &[&pool], &[&near, &far]);
         let error = Socket::bind(&umem, lab.far, 0, &node::config()).unwrap_err().to_string();
         assert!(error.contains("EINVAL: a further socket of a umem needs a queue of its own"), "{error}");
+        drop((near, far));
+        pool.collect();
+        check_ledger(&umem, &[&pool], &[]);
     });
 }
 
@@ -213,6 +224,62 @@ fn frames_of_a_page_pool() {
         drop(far);
         pool.collect();
         assert_eq!((umem.ledger().parked, pool.ledger().outstanding()), (512, 0));
+    });
+}
+
+/// Packets arrive, go back and complete, all in frames of one page pool; the sockets close at the worst moment.
+#[cfg(feature = "page-pool")]
+fn page_pool_closed_in_flight() {
+    in_lab(1, 1500, |lab| {
+        let redirect = Redirect::attach(lab.far).unwrap();
+        let back = Redirect::attach(lab.near).unwrap();
+        let umem = Umem::new(node::layout()).unwrap();
+        let mut pool = xsk::PagePool::new(&umem).unwrap();
+        for round in 0..5 {
+            let mut near = Node::new(lab.near, 0);
+            let mut far = Socket::bind(&umem, lab.far, 0, &node::config()).unwrap();
+            redirect.insert(&far).unwrap();
+            back.insert(&near.socket).unwrap();
+            let check = |pool: &xsk::PagePool, far: &Socket, user: u32| {
+                let (ledger, pooled) = (umem.ledger(), pool.ledger());
+                assert_eq!((u64::from(ledger.rx), u64::from(ledger.tx)), (far.rx_frames(), far.tx_frames()));
+                assert_eq!((ledger.user, ledger.free), (user, 0), "{ledger:?}");
+                assert_eq!(ledger.parked + ledger.rx + ledger.tx + user, ledger.frames, "pool + rings + user = all");
+                assert_eq!(pooled.kernel, ledger.frames - ledger.parked, "the pool's books agree");
+            };
+            assert_eq!(far.fill.refill(&mut pool, 200).unwrap(), 200);
+            check(&pool, &far, 0);
+            for step in 0..4 {
+                assert_eq!(near.send(step * 30, 30, 60), 30);
+                let mut echoed = 0;
+                while echoed < 30 {
+                    assert!(far.rx.wait(PATIENCE).unwrap(), "packet {echoed} of step {step} arrives");
+                    echoed += far.tx.send(far.rx.drain(8)).unwrap();
+                    far.tx.wake().unwrap();
+                    check(&pool, &far, 0);
+                }
+                near.await_number(step * 30, (step + 1) * 30);
+                if step < 2 {
+                    far.completion.recycle(&mut pool);
+                    check(&pool, &far, 0);
+                }
+            }
+            // Sent and not completed: the last steps. Received and not read, held by the user, queued and not sent:
+            assert_eq!(near.send(0, 30, 60), 30);
+            assert!(far.rx.wait(PATIENCE).unwrap());
+            let held: Vec<_> = far.rx.drain(5).collect();
+            let queued = std::iter::from_fn(|| pool.take()?.into_segment(0, 60).ok());
+            assert_eq!(far.tx.send(queued.take(10)).unwrap(), 10);
+            check(&pool, &far, held.len() as u32);
+            assert!(far.tx_frames() >= 10 + 60 && !held.is_empty(), "round {round}");
+            drop(far);
+            assert_eq!((umem.ledger().rx, umem.ledger().tx), (0, 0), "a closed socket holds nothing");
+            held.into_iter().for_each(|segment| pool.give(segment.into_frame()));
+            pool.collect();
+            assert_eq!((umem.ledger().parked, pool.ledger().outstanding()), (512, 0));
+            near.await_completions();
+            near.check_ledger();
+        }
     });
 }
 
