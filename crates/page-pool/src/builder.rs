@@ -8,7 +8,8 @@ use crossbeam_utils::CachePadded;
 
 use crate::cache::Cache;
 use crate::error::{Error, ErrorKind, Result};
-use crate::frag::FragTable;
+use crate::frag::FragTables;
+use crate::numa::Strays;
 use crate::owner::Seed;
 use crate::pool::{Locked, Own, Pool, ReturnerSlot, Shared};
 use crate::region::{HugePages, Region};
@@ -106,7 +107,8 @@ impl Builder {
         self
     }
 
-    /// Prefers memory of this NUMA node. The thread's own policy holds unless set.
+    /// Prefers memory of this NUMA node. The thread's own policy holds unless set. Can be
+    /// [changed](crate::Owner::set_numa_node) later.
     pub fn numa_node(mut self, node: u32) -> Self {
         self.numa_node = Some(node);
         self
@@ -190,7 +192,7 @@ impl Builder {
             color_mask: self.colors - 1,
             refs: (0..frames).map(|_| AtomicU32::new(1)).collect(),
             in_kernel: (0..frames).map(|_| AtomicBool::new(false)).collect(),
-            frag_tables: FragTable::empty(frames),
+            frag_tables: FragTables::empty(frames),
             own: CachePadded::new(UnsafeCell::new(Own {
                 cache: Cache::new(),
                 slow: AllocStats::default(),
@@ -199,6 +201,7 @@ impl Builder {
                 hold: 0,
                 lanes: 0,
                 frag: None,
+                strays: Strays::default(),
             })),
             lock: CachePadded::new(Lock::new()),
             locked: UnsafeCell::new(Locked {
@@ -214,7 +217,8 @@ impl Builder {
             closed: AtomicBool::new(false),
             remaining: AtomicI64::new(0),
             alive: Arc::new(()),
-            _region: region,
+            fixed: self.ring_size.is_none() || !region.is_own(),
+            region,
         }))
     }
 }

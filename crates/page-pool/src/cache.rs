@@ -14,8 +14,8 @@ pub(crate) struct Cache {
     /// word, because a counter beside it cost a quarter of an allocation with its return.
     state: u64,
     frames: [u32; CACHE_SIZE],
-    /// Frames ever put in by refilling.
-    filled: u64,
+    /// Frames ever put in by refilling, less those that left uncounted.
+    filled: i64,
 }
 
 impl Cache {
@@ -35,7 +35,7 @@ impl Cache {
 
     /// Frames ever returned to the cache, the kernel's `cached`: what is there and was taken did not all come from refills.
     pub(crate) fn returned(&self) -> u64 {
-        (self.len() as u64 + self.taken()).wrapping_sub(self.filled)
+        (self.len() as u64 + self.taken()).wrapping_sub(self.filled.cast_unsigned())
     }
 
     pub(crate) fn frames(&self) -> &[u32] {
@@ -61,10 +61,11 @@ impl Cache {
     /// Puts a frame on top; false if there is no room.
     #[inline(always)]
     pub(crate) fn put(&mut self, frame: u32) -> bool {
-        let len = self.len();
-        let Some(slot) = self.frames.get_mut(len) else { return false };
+        // Read once: the compiler can't know that the frame is not stored over it.
+        let state = self.state;
+        let Some(slot) = self.frames.get_mut((state & 0xff) as usize) else { return false };
         *slot = frame;
-        self.state += 1;
+        self.state = state + 1;
         true
     }
 
@@ -83,8 +84,16 @@ impl Cache {
         debug_assert_eq!(self.len(), 0);
         let n = fill(&mut self.frames[..slots]);
         self.state += n as u64;
-        self.filled += n as u64;
+        self.filled += n as i64;
         n
+    }
+
+    /// Lets `keep` move the frames that stay to the front, and forgets the others; it tells how many stay. Uncounted.
+    pub(crate) fn keep(&mut self, keep: impl FnOnce(&mut [u32]) -> usize) {
+        let len = self.len();
+        let gone = len - keep(&mut self.frames[..len]);
+        self.state -= gone as u64;
+        self.filled -= gone as i64;
     }
 
     /// Takes a frame that is handed out by a refill, not from the cache; uncounted.
@@ -117,5 +126,11 @@ mod tests {
         assert_eq!(cache.put_many(&[5; 200]), CACHE_SIZE);
         assert!(!cache.put(6));
         assert_eq!((cache.len(), cache.taken(), cache.returned()), (CACHE_SIZE, 3, 129));
+        cache.keep(|frames| {
+            frames[0] = 8;
+            1
+        });
+        assert_eq!((cache.len(), cache.taken(), cache.returned()), (1, 3, 129));
+        assert_eq!(cache.take::<true>(), Some(8));
     }
 }

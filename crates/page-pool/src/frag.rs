@@ -1,6 +1,7 @@
 //! Fragments: parts of frames counted by a reference bias, and the tables of multi-buffer frames.
 #![expect(unsafe_code, reason = "a fragment gives access to its part of a frame")]
 
+use std::cell::UnsafeCell;
 use std::fmt;
 use std::mem::MaybeUninit;
 use std::slice;
@@ -166,35 +167,59 @@ impl fmt::Debug for Frag {
     }
 }
 
-/// The fragments of one head frame. Zero bytes are an empty table.
-pub(crate) struct FragTable {
-    len: u32,
-    frags: [MaybeUninit<Frag>; MAX_FRAGS],
+/// The fragments of all head frames of a pool: how many a frame has, densely, and elsewhere which.
+///
+/// A pool of plain frames touches neither, for a frame knows by itself whether it has any.
+pub(crate) struct FragTables {
+    counts: Box<[UnsafeCell<u8>]>,
+    frags: Box<[UnsafeCell<[MaybeUninit<Frag>; MAX_FRAGS]>]>,
 }
 
-impl FragTable {
-    #[inline(always)]
-    pub(crate) fn frags(&self) -> &[Frag] {
-        // SAFETY: the first `len` entries are initialized.
-        unsafe { slice::from_raw_parts(self.frags.as_ptr().cast(), self.len as usize) }
+impl FragTables {
+    /// For `n` frames without fragments, in memory that is not touched.
+    pub(crate) fn empty(n: usize) -> Self {
+        // SAFETY: zero bytes are counts of 0, and fragments that are not initialized.
+        unsafe {
+            Self { counts: Box::new_zeroed_slice(n).assume_init(), frags: Box::new_zeroed_slice(n).assume_init() }
+        }
     }
 
-    pub(crate) fn push(&mut self, frag: Frag) -> Result<(), Frag> {
-        let Some(slot) = self.frags.get_mut(self.len as usize) else { return Err(frag) };
+    /// How many fragments a frame has.
+    ///
+    /// # Safety
+    /// Nobody changes them meanwhile: the caller has the head frame of this index.
+    #[inline(always)]
+    pub(crate) unsafe fn count(&self, head: u32) -> usize {
+        // SAFETY: passed on to the caller.
+        usize::from(unsafe { *self.counts[head as usize].get() })
+    }
+
+    /// # Safety
+    /// Nobody changes them while they are borrowed: the caller has borrowed the head frame of this index.
+    #[inline(always)]
+    pub(crate) unsafe fn frags(&self, head: u32) -> &[Frag] {
+        // SAFETY: as many as are counted are initialized.
+        unsafe { slice::from_raw_parts(self.frags[head as usize].get().cast(), self.count(head)) }
+    }
+
+    /// # Safety
+    /// Nobody else uses them meanwhile: the caller has the head frame of this index for writing.
+    pub(crate) unsafe fn push(&self, head: u32, frag: Frag) -> Result<(), Frag> {
+        // SAFETY: passed on to the caller.
+        let (count, frags) = unsafe { (&mut *self.counts[head as usize].get(), &mut *self.frags[head as usize].get()) };
+        let Some(slot) = frags.get_mut(usize::from(*count)) else { return Err(frag) };
         slot.write(frag);
-        self.len += 1;
+        *count += 1;
         Ok(())
     }
 
-    pub(crate) fn pop(&mut self) -> Option<Frag> {
-        self.len = self.len.checked_sub(1)?;
+    /// # Safety
+    /// As for [`FragTables::push`].
+    pub(crate) unsafe fn pop(&self, head: u32) -> Option<Frag> {
+        // SAFETY: passed on to the caller.
+        let (count, frags) = unsafe { (&mut *self.counts[head as usize].get(), &mut *self.frags[head as usize].get()) };
+        *count = count.checked_sub(1)?;
         // SAFETY: the entry was initialized and is not counted any more.
-        Some(unsafe { self.frags[self.len as usize].assume_init_read() })
-    }
-
-    /// Empty tables for `n` frames, in memory that is not touched.
-    pub(crate) fn empty(n: usize) -> Box<[std::cell::UnsafeCell<Self>]> {
-        // SAFETY: zero bytes are a table of no fragments.
-        unsafe { Box::new_zeroed_slice(n).assume_init() }
+        Some(unsafe { frags[usize::from(*count)].assume_init_read() })
     }
 }

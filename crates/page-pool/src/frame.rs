@@ -250,7 +250,7 @@ impl Frame {
     /// The fragment itself, if there are [`MAX_FRAGS`] already.
     pub fn push_frag(&mut self, frag: Frag) -> Result<(), Frag> {
         // SAFETY: this frame is the head of its index, and borrowed for writing.
-        unsafe { (*self.frag_table()).push(frag)? };
+        unsafe { self.pool.frag_tables().push(self.index(), frag)? };
         *self.word.get_mut() |= HAS_FRAGS;
         Ok(())
     }
@@ -261,9 +261,11 @@ impl Frame {
             return None;
         }
         // SAFETY: this frame is the head of its index, and borrowed for writing.
-        let table = unsafe { &mut *self.frag_table() };
-        let frag = table.pop();
-        if table.frags().is_empty() {
+        let (frag, left) = unsafe {
+            let tables = self.pool.frag_tables();
+            (tables.pop(self.index()), tables.count(self.index()))
+        };
+        if left == 0 {
             *self.word.get_mut() &= !HAS_FRAGS;
         }
         frag
@@ -277,7 +279,7 @@ impl Frame {
             return &[];
         }
         // SAFETY: this frame is the head of its index, and borrowed.
-        unsafe { (*self.frag_table()).frags() }
+        unsafe { self.pool.frag_tables().frags(self.index()) }
     }
 
     /// Does it have fragments? Known without looking at the table.
@@ -311,26 +313,13 @@ impl Frame {
     #[inline(always)]
     pub(crate) fn unref(self) -> Option<u32> {
         let mut frame = ManuallyDrop::new(self);
-        frame.end_reference().then_some(frame.index())
-    }
-
-    /// Drops the fragments and ends this reference; was it the last one? Most frames have no fragments and were never
-    /// held: known without looking anywhere else.
-    #[inline(always)]
-    fn end_reference(&mut self) -> bool {
-        let word = *self.word.get_mut();
-        // By value, so that the usual frame need not be in memory.
-        word <= u64::from(u32::MAX) || end_flagged_reference(self.pool, word)
+        let word = *frame.word.get_mut();
+        end_reference(frame.pool, word).then_some(word as u32)
     }
 
     #[inline(always)]
     pub(crate) fn pool(&self) -> Pool {
         self.pool
-    }
-
-    #[inline(always)]
-    pub(crate) fn frag_table(&self) -> *mut crate::frag::FragTable {
-        self.pool.frag_table(self.index())
     }
 
     fn is_unique(&self) -> bool {
@@ -343,15 +332,21 @@ impl Frame {
     }
 }
 
+/// Drops a frame's fragments and ends its reference; was it the last one? Most frames have no fragments and were never held:
+/// known without looking anywhere else. By value, so that the usual frame need not be in memory.
+#[inline(always)]
+fn end_reference(pool: Pool, word: u64) -> bool {
+    word <= u64::from(u32::MAX) || end_flagged_reference(pool, word)
+}
+
 /// Ends the reference of a frame that has fragments or was held.
 #[cold]
 #[inline(never)]
 fn end_flagged_reference(pool: Pool, word: u64) -> bool {
     let index = word as u32;
     if word & HAS_FRAGS != 0 {
-        let table = pool.frag_table(index);
-        // SAFETY: the frame that ends here is the head of its index, so nobody else uses the table.
-        while let Some(frag) = unsafe { (*table).pop() } {
+        // SAFETY: the frame that ends here is the head of its index, so nobody else uses its fragments.
+        while let Some(frag) = unsafe { pool.frag_tables().pop(index) } {
             drop(frag);
         }
     }
@@ -371,8 +366,9 @@ fn flush(pool: Option<Pool>, frames: &[u32]) {
 impl Drop for Frame {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.end_reference() {
-            self.pool.recycle(self.index());
+        let word = *self.word.get_mut();
+        if end_reference(self.pool, word) {
+            self.pool.recycle(word as u32);
         }
     }
 }

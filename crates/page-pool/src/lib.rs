@@ -24,7 +24,7 @@
 //!
 //! # Cargo features
 //!
-//! `bench`: the measured paths as functions, for benchmarks.
+//! `bench`: the measured paths as functions, for benchmarks. `peers`: other pools and allocators beside them.
 //!
 //! [page_pool]: https://docs.kernel.org/networking/page_pool.html
 
@@ -38,6 +38,7 @@ mod frag;
 mod frag_cache;
 mod frame;
 mod ledger;
+mod numa;
 mod owner;
 mod pool;
 mod region;
@@ -59,3 +60,8 @@ pub use region::HugePages;
 pub use returner::{ReturnPath, Returner};
 pub use stats::{AllocStats, RecycleStats, Stats};
 pub use umem::UmemAddr;
+
+/// The README's examples, compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -213,6 +213,24 @@ impl Owner {
         (shared.base, shared.refs.len() << shared.frame_shift)
     }
 
+    /// Lets the pool's memory follow its thread to another NUMA node, as the kernel's page_pool_nid_changed() does; how many
+    /// frames are still on others.
+    ///
+    /// Those are released instead of recycled: the ones in the cache at once, others when they come through the ring or a
+    /// lane and the cache is refilled ([`waive`](crate::AllocStats::waive)). A released frame's memory goes back to the
+    /// kernel, and comes from the preferred node when the frame is next obtained. As in the kernel, a frame returned on the
+    /// owner's thread is recycled wherever it is.
+    ///
+    /// Do not call it while the memory is registered with the kernel, which would go on using the old pages.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`] for a umem pool, for memory of the caller, and for frames smaller than a page;
+    /// [`ErrorKind::Syscall`] if there is no such node or the frames' nodes can't be found out. Nothing changes then.
+    pub fn set_numa_node(&self, node: u32) -> Result<u32> {
+        // SAFETY: an `Owner` is on its thread.
+        unsafe { self.pool.change_node(node) }
+    }
+
     /// Gives up the pool, so that another thread can own it. Frames return through the ring meanwhile.
     #[must_use]
     pub fn unbind(self) -> Seed {

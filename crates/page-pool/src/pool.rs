@@ -1,13 +1,13 @@
 //! The state all handles of a pool share, and the paths of a frame through it: cache, ring, system.
 #![expect(unsafe_code, reason = "handles point to the shared state without counting references")]
 
-use std::cell;
 use std::ptr::NonNull;
 
 use crossbeam_utils::CachePadded;
 
 use crate::cache::{CACHE_REFILL, CACHE_SIZE, Cache};
-use crate::frag::{FragPage, FragTable};
+use crate::frag::{FragPage, FragTables};
+use crate::numa::Strays;
 use crate::region::Region;
 use crate::ring::Ring;
 use crate::stats::{AllocStats, RecycleStats, Stats};
@@ -32,8 +32,8 @@ pub(crate) struct Shared {
     pub(crate) refs: Box<[AtomicU32]>,
     /// Frames whose address was handed to the kernel.
     pub(crate) in_kernel: Box<[AtomicBool]>,
-    /// Fragments per head frame. Untouched memory unless a frame of that index gets a fragment.
-    pub(crate) frag_tables: Box<[cell::UnsafeCell<FragTable>]>,
+    /// Fragments of head frames. Untouched memory unless frames get some.
+    pub(crate) frag_tables: FragTables,
     pub(crate) own: CachePadded<UnsafeCell<Own>>,
     /// Guards `locked` and the producer's side of `ring`.
     pub(crate) lock: CachePadded<Lock>,
@@ -45,7 +45,9 @@ pub(crate) struct Shared {
     /// After closing: frames and returners that still point here. Late returns may count it below zero before the
     /// closing thread has added their number.
     pub(crate) remaining: AtomicI64,
-    pub(crate) _region: Region,
+    /// Whether the memory must stay where it is: it is a umem's, or the caller's.
+    pub(crate) fixed: bool,
+    pub(crate) region: Region,
     /// Dropped last of all; [`Closed::is_freed`](crate::Closed::is_freed) watches it.
     pub(crate) alive: std::sync::Arc<()>,
 }
@@ -64,6 +66,7 @@ pub(crate) struct Own {
     /// Lanes ever opened, as bits.
     pub(crate) lanes: u64,
     pub(crate) frag: Option<FragPage>,
+    pub(crate) strays: Strays,
 }
 
 /// What the lock guards.
@@ -88,7 +91,7 @@ pub(crate) struct ReturnerSlot {
 }
 
 // SAFETY: `own` is reached by the owner's thread only (or by whoever closes the pool, when there is no owner any more),
-// `locked` under the lock, a fragment table by the one head frame of its index; `base` points to memory that threads
+// `locked` under the lock, the fragments of a head frame by the one who has it; `base` points to memory that threads
 // share by disjoint frames.
 unsafe impl Sync for Shared {}
 // SAFETY: as above; nothing in it belongs to a thread but `own`, whose thread is named by `owner`.
@@ -178,16 +181,12 @@ impl Pool {
             self.with_own(|own| {
                 if self.refill(own) > 0 {
                     own.slow.refill += 1;
+                } else if self.obtain(own) == 0 {
+                    return None;
+                } else if self.is_high_order() {
+                    own.slow.slow_high_order += 1;
                 } else {
-                    own.slow.empty += 1;
-                    if self.obtain(own) == 0 {
-                        return None;
-                    }
-                    if self.is_high_order() {
-                        own.slow.slow_high_order += 1;
-                    } else {
-                        own.slow.slow += 1;
-                    }
+                    own.slow.slow += 1;
                 }
                 own.cache.take_refilled()
             })
@@ -198,16 +197,16 @@ impl Pool {
         (1_usize << self.shared().frame_shift) > PAGE_SIZE
     }
 
-    /// Fills the empty cache from the lanes and the ring; how many frames came.
+    /// Fills the empty cache from the lanes and the ring; how many frames came. Those on another NUMA node are let go.
     ///
     /// # Safety
     /// `own` is this pool's, so the caller is the only consumer.
     unsafe fn refill(self, own: &mut Own) -> usize {
         let shared = self.shared();
-        let lanes = own.lanes;
-        own.cache.refill(CACHE_REFILL, |slots| {
+        let mut lanes = own.lanes;
+        let Own { cache, slow, strays, .. } = own;
+        cache.refill(CACHE_REFILL, |slots| {
             let mut count = 0;
-            let mut lanes = lanes;
             while lanes != 0 && count < slots.len() {
                 let lane = lanes.trailing_zeros() as usize;
                 lanes &= lanes - 1;
@@ -215,7 +214,14 @@ impl Pool {
                 count += unsafe { shared.returners[lane].lane.pop(&mut slots[count..]) };
             }
             // SAFETY: the owner is the only consumer of the ring.
-            count + unsafe { shared.ring.pop(&mut slots[count..]) }
+            count += unsafe { shared.ring.pop(&mut slots[count..]) };
+            slow.empty += u64::from(count == 0);
+            if strays.any() {
+                let kept = self.release_strays_of(strays, &mut slots[..count]);
+                slow.waive += (count - kept) as u64;
+                return kept;
+            }
+            count
         })
     }
 
@@ -296,7 +302,7 @@ impl Pool {
             // SAFETY: this is the owner's thread, and no code of the user runs inside of `with_own`.
             unsafe { self.recycle_direct(index) }
         } else {
-            self.recycle_in_ring(&[index]);
+            self.recycle_one_in_ring(index);
         }
     }
 
@@ -311,9 +317,21 @@ impl Pool {
         }
     }
 
-    /// Returns frames nobody refers to any more through the ring. What does not fit goes back to the system.
+    /// Returns a frame nobody refers to any more through the ring.
+    #[inline(never)]
+    pub(crate) fn recycle_one_in_ring(self, index: u32) {
+        self.push(&[index]);
+    }
+
+    /// Returns frames nobody refers to any more through the ring.
     #[inline(never)]
     pub(crate) fn recycle_in_ring(self, frames: &[u32]) {
+        self.push(frames);
+    }
+
+    /// Pushes frames into the ring. What does not fit goes back to the system.
+    #[inline(always)]
+    fn push(self, frames: &[u32]) {
         let taken = self.with_locked(|shared, locked| {
             if locked.closed {
                 return false;
@@ -321,9 +339,7 @@ impl Pool {
             // SAFETY: the lock is held, so this is the only producer.
             let pushed = unsafe { shared.ring.push(frames) };
             if pushed < frames.len() {
-                let rest = &frames[pushed..];
-                locked.ring_full += rest.len() as u64;
-                locked.give_back(rest);
+                locked.ring_is_full(&frames[pushed..]);
             }
             true
         });
@@ -364,10 +380,9 @@ impl Pool {
         unsafe { self.shared().refs.get_unchecked(index as usize) }
     }
 
-    /// The table of the fragments of a head frame.
     #[inline(always)]
-    pub(crate) fn frag_table(self, index: u32) -> *mut FragTable {
-        self.shared().frag_tables[index as usize].get()
+    pub(crate) fn frag_tables<'a>(self) -> &'a FragTables {
+        &self.shared().frag_tables
     }
 
     /// The first byte of a frame.
@@ -417,7 +432,14 @@ impl Pool {
 }
 
 impl Locked {
-    fn give_back(&mut self, frames: &[u32]) {
+    #[cold]
+    #[inline(never)]
+    fn ring_is_full(&mut self, frames: &[u32]) {
+        self.ring_full += frames.len() as u64;
+        self.give_back(frames);
+    }
+
+    pub(crate) fn give_back(&mut self, frames: &[u32]) {
         self.release = self.release.wrapping_add(frames.len() as u32);
         self.system.extend_from_slice(frames);
     }

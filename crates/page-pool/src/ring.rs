@@ -1,56 +1,54 @@
 //! The return ring: the kernel's ptr_ring (include/linux/ptr_ring.h) for frame indices.
 //!
 //! A slot holds an index + 1, or 0 when it is free. Full and empty are judged from the slot itself, so producer and
-//! consumer share no position. The consumer frees slots in batches, backwards, so that the producer finds whole cache
-//! lines free.
+//! consumer share no position. The consumer frees slots in groups, each backwards, so that the producer finds whole cache
+//! lines free: when the first slot of a group is free, all of it is, and the producer looks at no other.
 #![expect(unsafe_code, reason = "the producer's and the consumer's side are exclusive by contract")]
 
 use crossbeam_utils::CachePadded;
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering, UnsafeCell, zeroed_slots};
 
-/// Slots the consumer frees at once, and frames a returner gives back at once: 16 slots of 4 bytes are a cache line.
+/// Frames that are returned at once.
 pub(crate) const BATCH: usize = 16;
+/// Slots of a group, which the consumer frees at once: 16 slots of 4 bytes are a cache line. (Loom tries all interleavings of
+/// their stores.)
+const GROUP: usize = if cfg!(loom) { 2 } else { 16 };
 
 #[derive(Debug)]
 pub(crate) struct Ring {
+    /// A power of two, at least one group.
     slots: Box<[AtomicU32]>,
-    batch: u64,
     /// Frames ever pushed. Written by the producer only.
     produced: CachePadded<AtomicU64>,
-    consumer: CachePadded<UnsafeCell<Consumer>>,
-}
-
-#[derive(Debug, Default)]
-struct Consumer {
     /// Frames ever popped.
-    head: u64,
-    /// Slots ever freed: `head - tail < batch`.
-    tail: u64,
+    popped: CachePadded<UnsafeCell<u64>>,
 }
 
 impl Ring {
-    /// A ring that takes at least `capacity` frames (rounded up to a power of two, at least 2).
+    /// A ring that takes at least `capacity` frames (rounded up to a power of two, at least a group).
     pub(crate) fn new(capacity: usize) -> Self {
-        let size = capacity.next_power_of_two().max(2);
         Self {
-            slots: zeroed_slots(size),
-            batch: BATCH.min(size / 2) as u64,
+            slots: zeroed_slots(capacity.next_power_of_two().max(GROUP)),
             produced: CachePadded::new(AtomicU64::new(0)),
-            consumer: CachePadded::new(UnsafeCell::new(Consumer::default())),
+            popped: CachePadded::new(UnsafeCell::new(0)),
         }
     }
 
-    /// A ring that can never be full when there are only `frames` frames: the consumer may lag by one batch less one
+    /// A ring that can never be full when there are only `frames` frames: the consumer may lag by one group less one
     /// slot in freeing what it has popped.
     pub(crate) fn never_full(frames: usize) -> Self {
-        Self::new(frames + BATCH - 1)
+        Self::new(frames + GROUP - 1)
     }
 
+    /// The slots from `position` to the end of its group.
     #[inline(always)]
-    fn slot(&self, position: u64) -> &AtomicU32 {
-        // SAFETY: the number of slots is a power of two, so the masked position is below it.
-        unsafe { self.slots.get_unchecked(position as usize & (self.slots.len() - 1)) }
+    fn rest_of_group(&self, position: u64) -> &[AtomicU32] {
+        let start = position as usize & (self.slots.len() - 1);
+        let end = (start | (GROUP - 1)) + 1;
+        // SAFETY: the number of slots is a power of two and at least a group, so the masked position is below it, and so is
+        // the rest of its group.
+        unsafe { self.slots.get_unchecked(start..end) }
     }
 
     /// Pushes frames until the ring is full; how many it took.
@@ -59,20 +57,23 @@ impl Ring {
     /// Only one thread may push at a time, and pushes must be ordered by happens-before.
     #[inline(always)]
     pub(crate) unsafe fn push(&self, frames: &[u32]) -> usize {
-        let position = self.produced.load(Ordering::Relaxed);
+        let start = self.produced.load(Ordering::Relaxed);
         let mut pushed = 0;
-        for &frame in frames {
-            let slot = self.slot(position + pushed);
-            // Acquire: what the consumer read from the slot came before it freed the slot.
-            if slot.load(Ordering::Acquire) != 0 {
+        while pushed < frames.len() {
+            let slots = self.rest_of_group(start + pushed as u64);
+            // Within a group this was seen at its start.
+            // Acquire: what the consumer read from the group came before it freed the first slot, which it did last.
+            if slots.len() == GROUP && slots[0].load(Ordering::Acquire) != 0 {
                 break;
             }
-            // Release: the frame's contents go with it.
-            slot.store(frame + 1, Ordering::Release);
-            pushed += 1;
+            for (slot, &frame) in slots.iter().zip(&frames[pushed..]) {
+                // Release: the frame's contents go with it.
+                slot.store(frame + 1, Ordering::Release);
+            }
+            pushed += slots.len().min(frames.len() - pushed);
         }
-        self.produced.store(position + pushed, Ordering::Relaxed);
-        pushed as usize
+        self.produced.store(start + pushed as u64, Ordering::Relaxed);
+        pushed
     }
 
     /// Pops up to `out.len()` frames, oldest first; how many it got.
@@ -81,27 +82,41 @@ impl Ring {
     /// Only one thread may pop at a time, and pops must be ordered by happens-before.
     #[inline]
     pub(crate) unsafe fn pop(&self, out: &mut [u32]) -> usize {
-        self.consumer.with_mut(|consumer| {
+        self.popped.with_mut(|popped| {
             // SAFETY: the caller is the only consumer.
-            let consumer = unsafe { &mut *consumer };
-            let mut popped = 0;
-            for out in out {
-                let frame = self.slot(consumer.head).load(Ordering::Acquire);
-                if frame == 0 {
+            let popped = unsafe { &mut *popped };
+            let mut got = 0;
+            while got < out.len() {
+                let slots = self.rest_of_group(*popped);
+                let mut n = 0;
+                for (out, slot) in out[got..].iter_mut().zip(slots) {
+                    let frame = slot.load(Ordering::Acquire);
+                    if frame == 0 {
+                        break;
+                    }
+                    *out = frame - 1;
+                    n += 1;
+                }
+                got += n;
+                if n == slots.len() {
+                    self.free_group(*popped);
+                }
+                *popped += n as u64;
+                if n < slots.len() {
                     break;
                 }
-                *out = frame - 1;
-                popped += 1;
-                consumer.head += 1;
-                if consumer.head - consumer.tail >= self.batch {
-                    for position in (consumer.tail..consumer.head).rev() {
-                        self.slot(position).store(0, Ordering::Release);
-                    }
-                    consumer.tail = consumer.head;
-                }
             }
-            popped
+            got
         })
+    }
+
+    /// Frees the group `position` is in, its first slot last.
+    #[inline(always)]
+    fn free_group(&self, position: u64) {
+        let slots = self.rest_of_group(position & !(GROUP as u64 - 1));
+        for slot in slots.iter().rev() {
+            slot.store(0, Ordering::Release);
+        }
     }
 
     /// Frames ever pushed.
@@ -115,12 +130,12 @@ impl Ring {
     /// As for [`Ring::pop`].
     pub(crate) unsafe fn len(&self) -> usize {
         // SAFETY: the caller is the only consumer.
-        let head = self.consumer.with(|consumer| unsafe { (*consumer).head });
-        self.produced().wrapping_sub(head) as usize
+        let popped = self.popped.with(|popped| unsafe { *popped });
+        self.produced().wrapping_sub(popped) as usize
     }
 }
 
-// SAFETY: the consumer's cell is reached by one thread at a time, as `pop` and `len` demand; the rest is atomic.
+// SAFETY: the consumer's count is reached by one thread at a time, as `pop` and `len` demand; the rest is atomic.
 unsafe impl Sync for Ring {}
 
 #[cfg(test)]
@@ -204,14 +219,15 @@ mod tests {
         }
     }
 
-    #[test]
-    fn contents_go_with_the_frame_and_slots_are_reused_safely() {
-        loom::model(|| {
-            // Two slots freed one by one, and three frames: the producer meets a full ring and goes round it.
-            let frames = Arc::new(Frames(Ring::new(2), [(); 3].map(|()| UnsafeCell::new(0))));
+    /// Sends each of `N` frames once through a ring that is smaller: the producer meets a full ring and goes round it.
+    fn contents_go_with_the_frame<const N: usize>(slots: usize) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = (N > 3).then_some(3);
+        model.check(move || {
+            let frames = Arc::new(Frames(Ring::new(slots), [(); N].map(|()| UnsafeCell::new(0))));
             let producer = Arc::clone(&frames);
             let thread = loom::thread::spawn(move || {
-                for frame in 0..3 {
+                for frame in 0..N as u32 {
                     producer.add(frame);
                     // SAFETY: this is the only producer.
                     while unsafe { producer.0.push(&[frame]) } == 0 {
@@ -220,7 +236,7 @@ mod tests {
                 }
             });
             let mut out = [0];
-            for expected in 0..3 {
+            for expected in 0..N as u32 {
                 // SAFETY: this is the only consumer.
                 while unsafe { frames.0.pop(&mut out) } == 0 {
                     loom::thread::yield_now();
@@ -230,6 +246,12 @@ mod tests {
             }
             thread.join().unwrap();
         });
+    }
+
+    #[test]
+    fn contents_go_with_the_frame_and_slots_are_reused_safely() {
+        contents_go_with_the_frame::<3>(2); // a single group: the producer waits until the consumer has gone round
+        contents_go_with_the_frame::<5>(4);
     }
 
     #[test]

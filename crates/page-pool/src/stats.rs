@@ -9,10 +9,13 @@ pub struct AllocStats {
     pub slow: u64,
     /// The same for frames larger than 4 KiB, which are taken one at a time.
     pub slow_high_order: u64,
-    /// Times the return ring was found empty, so that the slow path was taken (whether it had a frame or not).
+    /// Times the return ring and all lanes were found empty, so that the slow path was taken (whether it had a frame or not).
     pub empty: u64,
     /// Allocations that refilled the cache from the return ring or a lane.
     pub refill: u64,
+    /// Frames from the return ring or a lane that were let go because their memory was on another NUMA node than the
+    /// pool's.
+    pub waive: u64,
 }
 
 /// Where frames went.

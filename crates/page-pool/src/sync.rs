@@ -67,10 +67,23 @@ impl SpinLock {
         Self(AtomicBool::new(false))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn acquire(&self) {
+        if !self.try_acquire() {
+            self.wait();
+        }
+    }
+
+    #[inline(always)]
+    fn try_acquire(&self) -> bool {
+        self.0.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_ok()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wait(&self) {
         let mut turn = 0;
-        while self.0.compare_exchange_weak(false, true, Ordering::Acquire, Ordering::Relaxed).is_err() {
+        while !self.try_acquire() {
             // Waiting only reads, so that the line is not torn from the holder. Loom would try every stale value.
             while cfg!(not(loom)) && self.0.load(Ordering::Relaxed) {
                 relax(turn);

@@ -32,7 +32,7 @@ fn help_names_every_command_and_version_is_the_crate_s() {
     let help = run(&["--help"]);
     assert!(help.status.success());
     assert_eq!(text(&help.stderr), "");
-    for command in ["demo", "doctor", "compare"] {
+    for command in ["demo", "doctor", "compare", "pool"] {
         assert!(
             text(&help.stdout).lines().any(|line| line.trim_start().starts_with(&format!("{command} "))),
             "{command}"
@@ -112,4 +112,23 @@ fn doctor_prints_a_line_for_each_answer_and_each_is_json_if_asked() {
     let error = run(&["doctor", "no-such-interface"]);
     assert!(text(&error.stderr).contains("no-such-interf"), "{error:?}");
     assert_eq!(error.status.code(), Some(2));
+}
+
+#[test]
+fn pool_bench_compares_paths_checks_bounds_and_quotes_the_kernel_s_figures() {
+    let bench = run(&["pool", "bench", "single", "--seconds", "0.5", "--seed", "7"]);
+    assert!(bench.status.success(), "{bench:?}");
+    let out = text(&bench.stdout);
+    let row = |what: &str| {
+        let row = out.lines().find(|row| row.trim_start().starts_with(what));
+        row.unwrap_or_else(|| panic!("{what}: {out}"))
+    };
+    for path in ["direct, explicit", "Frame drop", "ring, bulk 16", "Mutex<Vec>", "malloc of the C library"] {
+        row(path);
+    }
+    row("Single: Frame drop / direct, explicit");
+    if !cfg!(feature = "pool-peers") {
+        assert!(row("Single: ArrayQueue / Frame drop").ends_with("not measured"), "{out}");
+    }
+    assert!(out.contains("the kernel's page_pool, published, ns") && out.contains("A/A control: "), "{out}");
 }

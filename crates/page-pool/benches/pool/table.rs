@@ -2,53 +2,26 @@
 
 use std::fmt;
 
-/// One thing to measure.
-pub(crate) struct Case<'a> {
-    name: String,
-    /// Runs it once; ns per operation.
-    round: Box<dyn FnMut() -> f64 + 'a>,
-}
+use page_pool::bench::Path;
 
-impl<'a> Case<'a> {
-    /// Timed by the thread's CPU time.
-    pub(crate) fn cpu(name: String, operations: u64, mut run: impl FnMut(u64) + 'a) -> Self {
-        Self::new(name, move || {
-            let start = thread_cpu_ns();
-            run(operations);
-            (thread_cpu_ns() - start) as f64 / operations as f64
-        })
-    }
-
-    /// Timed by itself.
-    pub(crate) fn new(name: String, round: impl FnMut() -> f64 + 'a) -> Self {
-        Self { name, round: Box::new(round) }
-    }
-}
-
-fn thread_cpu_ns() -> u64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes to `time` only. It can't fail for this clock.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
-
-/// The samples of all cases, round by round.
+/// The samples of all paths, in ns per operation, round by round.
 pub(crate) struct Table {
     title: &'static str,
-    rows: Vec<(String, Vec<f64>)>,
+    rows: Vec<(&'static str, Vec<f64>)>,
 }
 
 impl Table {
-    /// Warms every case up once, runs the rounds and prints the table.
-    pub(crate) fn print(title: &'static str, mut cases: Vec<Case<'_>>, rounds: usize) -> Self {
-        let mut rows: Vec<_> = cases.iter().map(|case| (case.name.clone(), Vec::with_capacity(rounds))).collect();
-        for case in &mut cases {
-            (case.round)();
+    /// Runs the paths and prints them.
+    pub(crate) fn measure(title: &'static str, mut paths: Vec<Path<'_>>, rounds: usize, operations: u64) -> Self {
+        let mut rows: Vec<_> = paths.iter().map(|path| (path.name, Vec::with_capacity(rounds))).collect();
+        for path in &mut paths {
+            path.run(operations);
         }
         for round in 0..rounds {
-            for i in 0..cases.len() {
-                let case = (round + i) % cases.len();
-                rows[case].1.push((cases[case].round)());
+            for i in 0..paths.len() {
+                let path = (round + i) % paths.len();
+                let (done, time) = paths[path].run(operations);
+                rows[path].1.push(time.as_nanos() as f64 / done as f64);
             }
         }
         let table = Self { title, rows };
@@ -56,26 +29,25 @@ impl Table {
         table
     }
 
-    /// Samples of the case of this name, ns.
-    fn samples(&self, name: &str) -> &[f64] {
-        let row = self.rows.iter().find(|(row, _)| row == name);
-        &row.unwrap_or_else(|| panic!("no case {name:?} in {:?}", self.title)).1
+    /// Samples of the path of this name, ns.
+    fn samples(&self, name: &str) -> Option<&[f64]> {
+        self.rows.iter().find_map(|(row, samples)| (*row == name).then_some(samples.as_slice()))
     }
 
     /// Median, ns.
-    pub(crate) fn median(&self, name: &str) -> f64 {
-        percentile(self.samples(name), 50)
+    pub(crate) fn median(&self, name: &str) -> Option<f64> {
+        self.samples(name).map(|samples| percentile(samples, 50))
     }
 
     /// 10th percentile, ns.
-    pub(crate) fn p10(&self, name: &str) -> f64 {
-        percentile(self.samples(name), 10)
+    pub(crate) fn p10(&self, name: &str) -> Option<f64> {
+        self.samples(name).map(|samples| percentile(samples, 10))
     }
 
     /// Median of the ratios `name / base` within each round.
-    pub(crate) fn ratio(&self, name: &str, base: &str) -> f64 {
-        let ratios: Vec<_> = self.samples(name).iter().zip(self.samples(base)).map(|(a, b)| a / b).collect();
-        percentile(&ratios, 50)
+    pub(crate) fn ratio(&self, name: &str, base: &str) -> Option<f64> {
+        let ratios: Vec<_> = self.samples(name)?.iter().zip(self.samples(base)?).map(|(a, b)| a / b).collect();
+        Some(percentile(&ratios, 50))
     }
 }
 
@@ -87,11 +59,11 @@ fn percentile(samples: &[f64], percent: usize) -> f64 {
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let base = &self.rows[0].0;
+        let base = self.rows[0].0;
         writeln!(f, "{}\n{:44} {:>9} {:>9} {:>7}", self.title, "", "median", "p10", "ratio")?;
-        for (name, _) in &self.rows {
-            let (median, p10, ratio) = (self.median(name), self.p10(name), self.ratio(name, base));
-            writeln!(f, "{name:44} {median:9.2} {p10:9.2} {ratio:7.2}")?;
+        for (name, samples) in &self.rows {
+            let (median, p10, ratio) = (percentile(samples, 50), percentile(samples, 10), self.ratio(name, base));
+            writeln!(f, "{name:44} {median:9.2} {p10:9.2} {:7.2}", ratio.unwrap_or(f64::NAN))?;
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! `xdplab pool bench`: the page-pool crate's paths in this process. Needs no privileges.
+//! `xdplab pool bench`: the page-pool crate's paths in this process, and other pools beside them. Needs no privileges.
 
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::progress::ProgressLine;
 use super::{Ending, output, signals};
@@ -20,7 +20,9 @@ pub(crate) struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Compare the paths of the page-pool crate, slice by slice in turn
+    /// Compare the paths of the page-pool crate with each other and with a mutex and malloc, slice by slice in turn
+    ///
+    /// Built with --features pool-peers, it compares other crates' pools and allocators too.
     Bench(Bench),
 }
 
@@ -30,9 +32,9 @@ struct Bench {
     /// What to compare; everything if not given
     #[arg(value_enum, value_name = "GROUP")]
     groups: Vec<Group>,
-    /// Seconds for each group
-    #[arg(long, default_value_t = 5.0)]
-    seconds: f64,
+    /// Seconds for each group; 20 for frames that cross, 5 for the others if not given
+    #[arg(long)]
+    seconds: Option<f64>,
     /// Seed of the schedule; another one each time if not given
     #[arg(long)]
     seed: Option<u64>,
@@ -46,15 +48,16 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
     let Command::Bench(bench) = &options.command;
     let stop = signals::stop_flag()?;
     let rules = Rules { level: Level::default(), floor_ns: pool::FLOOR_NS, margin_ns: None };
-    let all = [Group::Single, Group::Burst, Group::Frags, Group::Window];
-    let groups = if bench.groups.is_empty() { all.as_slice() } else { &bench.groups };
+    let groups = if bench.groups.is_empty() { Group::value_variants() } else { &bench.groups };
     if !bench.json {
         output::text(&format!("{}\n", Environment::read().one_line()))?;
     }
+    let mut bounds = Vec::new();
     for &group in groups {
         let mut progress = ProgressLine::new();
         let seed = bench.seed.unwrap_or_else(run::fresh_seed);
-        let case = pool::measure(group, bench.seconds, seed, rules, &mut progress, &stop);
+        let seconds = bench.seconds.unwrap_or_else(|| group.usual_seconds());
+        let case = pool::measure(group, seconds, seed, rules, &mut progress, &stop);
         drop(progress);
         let case = case?;
         if bench.json {
@@ -63,9 +66,10 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
         } else {
             output::text(&format!("\n{}", report::pool_text(&case, rules.level)))?;
         }
+        bounds.extend(case.bounds);
     }
     if !bench.json {
-        output::text(&format!("\n{}", report::kernel_pool_text()))?;
+        output::text(&format!("\n{}\n{}", report::pool_bounds_text(&bounds), report::kernel_pool_text()))?;
     }
     Ok(Ending::Done)
 }

@@ -15,7 +15,7 @@ pub use calibration::calibration_text;
 pub use explain::explain_text;
 pub use imported::import_text;
 pub use labs::labs_text;
-pub use pool::{kernel_pool_text, pool_text, published_text};
+pub use pool::{kernel_pool_text, pool_bounds_text, pool_text, published_text};
 pub use scenario::{last_done_text, scenario_text};
 pub use settings::settings_text;
 pub use text::case_text;

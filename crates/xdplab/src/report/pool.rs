@@ -1,15 +1,18 @@
 //! Page-pool paths of this process, and published figures beside them.
 
-use super::text::{aligned, control_line, cost_table};
-use crate::pool::PoolCase;
+use super::text::{aligned, control_line, cost_table, why_inconclusive};
+use crate::pool::{self, Checked, Group, PoolCase};
 use crate::published::{GROUPS, KERNEL_POOL};
 use crate::stats::Level;
 
 /// Table and control of one group.
 #[must_use]
 pub fn pool_text(case: &PoolCase, level: Level) -> String {
+    let [owner, other] = case.cpus;
+    let crossing =
+        if case.group == Group::Cross { format!(", the returning thread on CPU {other}") } else { String::new() };
     let mut text = format!(
-        "page-pool in this process: {}; {:.1} s, {} slices, seed {}\n\n",
+        "page-pool in this process: {}; owner on CPU {owner}{crossing}; {:.1} s, {} slices, seed {}\n\n",
         case.group.operation(),
         case.seconds,
         case.slices,
@@ -18,6 +21,31 @@ pub fn pool_text(case: &PoolCase, level: Level) -> String {
     text += &cost_table("path", "ns", "M/s", level, &case.costs, &case.comparisons);
     text += "\n";
     text += &control_line(case.control.as_ref(), case.costs.first().map_or("", |cost| &cost.variant));
+    let inconclusive = case.comparisons.iter().map(|compared| why_inconclusive(&compared.candidate, &compared.verdict));
+    text.extend(inconclusive);
+    text
+}
+
+/// The bounds the pool is built to, and whether this run kept to them.
+#[must_use]
+pub fn pool_bounds_text(bounds: &[Checked]) -> String {
+    let row = |checked: &Checked| {
+        let number = |value: f64| format!("{value:.2}");
+        let range = checked.range.map_or(String::new(), |[low, high]| format!("[{low:.2}, {high:.2}]"));
+        let outcome = match checked.holds {
+            Some(true) => "holds",
+            Some(false) => "missed",
+            None => "not measured",
+        };
+        let value = checked.value.map_or("n/a".into(), number);
+        vec![format!("  {}", checked.bound), checked.limit.clone(), value, range, outcome.into()]
+    };
+    let header = ["bounds of this run", "limit", "median", "range of the rounds", ""];
+    let mut text = aligned(&header, &[0, 4], bounds.iter().map(row).collect());
+    if !pool::HAS_PEERS {
+        text += "\nother crates' pools are not in this build; to compare with them:\n\
+                 cargo run --release --features pool-peers -- pool bench\n";
+    }
     text
 }
 
