@@ -2,7 +2,7 @@
 /* Redirects packets to other CPUs: one program for each way to choose the CPU, and the programs that a CPU may run on what
  * it gets. The loader fills `cpus` and `cpu_map` before a program is attached.
  *
- * A packet is counted once, per CPU and RX queue, and then by its verdict: redirected, dropped, passed or aborted. */
+ * A packet is counted once, per CPU and RX queue, by its verdict: redirected, dropped, passed or aborted. */
 #include "bpf.h"
 
 enum { MAX_CPUS = 1024 };
@@ -39,7 +39,6 @@ struct {
 } tx_port SEC(".maps");
 
 struct counts {
-	__u64 packets;
 	__u64 aborted;
 	__u64 dropped;
 	__u64 passed;
@@ -65,14 +64,11 @@ struct packet {
 	__u8 fragment;
 };
 
-static __always_inline struct counts *received(struct xdp_md *ctx)
+static __always_inline struct counts *counts_of(struct xdp_md *ctx)
 {
 	__u32 queue = ctx->rx_queue_index;
-	struct counts *counts = bpf_map_lookup_elem(&rx_counts, &queue);
 
-	if (counts)
-		counts->packets++;
-	return counts;
+	return bpf_map_lookup_elem(&rx_counts, &queue);
 }
 
 static __always_inline int to_cpu(struct counts *counts, __u32 index)
@@ -227,7 +223,7 @@ static __always_inline __u32 mix(__u32 hash)
 
 SEC("xdp.frags") int no_touch(struct xdp_md *ctx)
 {
-	struct counts *counts = received(ctx);
+	struct counts *counts = counts_of(ctx);
 
 	return counts ? to_cpu(counts, 0) : XDP_ABORTED;
 }
@@ -235,7 +231,7 @@ SEC("xdp.frags") int no_touch(struct xdp_md *ctx)
 SEC("xdp.frags") int touch(struct xdp_md *ctx)
 {
 	struct ethhdr *eth = (void *)(long)ctx->data;
-	struct counts *counts = received(ctx);
+	struct counts *counts = counts_of(ctx);
 
 	if (unlikely(!counts))
 		return XDP_ABORTED;
@@ -246,7 +242,7 @@ SEC("xdp.frags") int touch(struct xdp_md *ctx)
 
 SEC("xdp.frags") int round_robin(struct xdp_md *ctx)
 {
-	struct counts *counts = received(ctx);
+	struct counts *counts = counts_of(ctx);
 	__u32 index;
 
 	if (unlikely(!counts))
@@ -258,7 +254,7 @@ SEC("xdp.frags") int round_robin(struct xdp_md *ctx)
 
 SEC("xdp.frags") int l4_proto(struct xdp_md *ctx)
 {
-	struct counts *counts = received(ctx);
+	struct counts *counts = counts_of(ctx);
 	struct packet packet = {};
 
 	if (unlikely(!counts))
@@ -270,7 +266,7 @@ enum { PORT_DISCARD = 9 };
 
 SEC("xdp.frags") int l4_filter(struct xdp_md *ctx)
 {
-	struct counts *counts = received(ctx);
+	struct counts *counts = counts_of(ctx);
 	struct packet packet = {};
 
 	if (unlikely(!counts))
@@ -285,7 +281,7 @@ SEC("xdp.frags") int l4_filter(struct xdp_md *ctx)
 /* The same for both directions of a flow. */
 SEC("xdp.frags") int l4_hash(struct xdp_md *ctx)
 {
-	struct counts *counts = received(ctx);
+	struct counts *counts = counts_of(ctx);
 	struct packet packet = {};
 	__u32 hash;
 
@@ -301,7 +297,7 @@ SEC("xdp.frags") int l4_hash(struct xdp_md *ctx)
 
 SEC("xdp.frags") int l4_sport(struct xdp_md *ctx)
 {
-	struct counts *counts = received(ctx);
+	struct counts *counts = counts_of(ctx);
 	struct packet packet = {};
 
 	if (unlikely(!counts))
@@ -311,7 +307,7 @@ SEC("xdp.frags") int l4_sport(struct xdp_md *ctx)
 
 SEC("xdp.frags") int l4_dport(struct xdp_md *ctx)
 {
-	struct counts *counts = received(ctx);
+	struct counts *counts = counts_of(ctx);
 	struct packet packet = {};
 
 	if (unlikely(!counts))

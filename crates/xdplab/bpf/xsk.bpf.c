@@ -14,8 +14,8 @@ struct {
 	__type(value, __u32);
 } sockets SEC(".maps");
 
+/* Of a packet of the queue one of the first two is counted. */
 struct counts {
-	__u64 packets; /* of the queue */
 	__u64 redirected;
 	__u64 aborted;
 	__u64 passed; /* of other queues */
@@ -32,7 +32,7 @@ struct {
 SEC("xdp.frags") int to_socket(struct xdp_md *ctx)
 {
 	struct counts *counts;
-	__u32 zero = 0, index;
+	__u32 zero = 0, index = 0;
 	int verdict;
 
 	counts = bpf_map_lookup_elem(&xsk_counts, &zero);
@@ -42,9 +42,10 @@ SEC("xdp.frags") int to_socket(struct xdp_md *ctx)
 		counts->passed++;
 		return XDP_PASS;
 	}
-	counts->packets++;
-	index = counts->next;
-	counts->next = index + 1 < socket_count ? index + 1 : 0;
+	if (socket_count > 1) {
+		index = counts->next;
+		counts->next = index + 1 < socket_count ? index + 1 : 0;
+	}
 	verdict = bpf_redirect_map(&sockets, index, XDP_ABORTED);
 	if (unlikely(verdict != XDP_REDIRECT))
 		counts->aborted++;

@@ -24,6 +24,6 @@ pub use netdev::DeviceFeatures;
 #[cfg(feature = "page-pool")]
 pub use page_pool_source::PagePool;
 pub use pool::{FramePool, FrameSource};
-pub use rings::{CompletionDrain, CompletionRing, FillRing, RxDrain, RxRing, TxRing};
+pub use rings::{CompletionDrain, CompletionRing, FillRing, Recycled, RxDrain, RxRing, TxRing};
 pub use socket::{QueueSharer, Socket, Statistics, StatisticsReader};
 pub use umem::{Ledger, Pages, TxMetadata, Umem, UmemConfig};

@@ -10,7 +10,7 @@ use crate::frame::{Completed, Frame, Segment};
 use crate::pool::FrameSource;
 use crate::ring::{Consumer, Mapped, Producer};
 use crate::socket::Link;
-use crate::uapi::{XDP_RING_NEED_WAKEUP, xdp_desc};
+use crate::uapi::{XDP_PKT_CONTD, XDP_RING_NEED_WAKEUP, xdp_desc};
 use crate::umem::Owner;
 
 #[cfg(test)]
@@ -69,6 +69,39 @@ impl FillRing {
         self.push(std::iter::from_fn(|| source.take()).take(max as usize))
     }
 
+    /// Gives the frames of at most `max` received segments straight back to the kernel, without a look at the packets:
+    /// the cheapest way to drop them. Segments for which there is no room stay in the Rx ring.
+    ///
+    /// # Errors
+    ///
+    /// The Rx ring is of another queue or umem; nothing is moved.
+    pub fn recycle(&mut self, rx: &mut RxRing, max: u32) -> Result<Recycled> {
+        if !Arc::ptr_eq(&self.link.lease, &rx.link.lease) {
+            return Err(self.link.foreign_frame(Ring::Fill));
+        }
+        let count = rx.ring.available(max).min(max).min(self.ring.free(max));
+        let mut recycled = Recycled::default();
+        let owner = Owner::rx(self.link.slot());
+        for _ in 0..count {
+            let Some(desc) = rx.ring.pop() else { break };
+            // The frame stays the kernel's: it goes from one ring of the queue to the other.
+            match self.link.umem.shared().addr_of(desc.addr, owner) {
+                Some(addr) => {
+                    let pushed = self.ring.push(addr);
+                    debug_assert!(pushed, "there was room");
+                    recycled.frames += 1;
+                    recycled.packets += u32::from(desc.options & XDP_PKT_CONTD == 0);
+                }
+                None => rx.faults += 1,
+            }
+        }
+        rx.ring.release();
+        self.ring.publish();
+        self.given += u64::from(recycled.frames);
+        rx.received += u64::from(recycled.frames);
+        Ok(recycled)
+    }
+
     /// Frames the kernel has not yet taken out of the ring.
     pub fn pending(&mut self) -> u32 {
         self.ring.pending()
@@ -94,6 +127,15 @@ impl FillRing {
     pub fn wake(&self) -> Result<()> {
         self.link.wake_rx()
     }
+}
+
+/// What [`FillRing::recycle`] dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recycled {
+    /// Segments, each a frame.
+    pub frames: u32,
+    /// Packets whose last segment was among them.
+    pub packets: u32,
 }
 
 /// Received packets.

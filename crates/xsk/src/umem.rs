@@ -273,6 +273,12 @@ impl Shared {
         (index < u64::from(self.config.frames)).then_some((index as u32, offset as u32))
     }
 
+    /// Where the frame of an address starts, if it is `owner`'s.
+    pub(crate) fn addr_of(&self, addr: u64, owner: Owner) -> Option<u64> {
+        let (index, _) = self.locate(addr)?;
+        (self.word(index).load(Ordering::Relaxed) == owner.0).then(|| self.addr(index))
+    }
+
     pub(crate) fn addr(&self, index: u32) -> u64 {
         u64::from(index) * u64::from(self.config.frame_size)
     }

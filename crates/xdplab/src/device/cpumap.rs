@@ -157,7 +157,7 @@ pub struct CpumapProgram {
     remote: Option<(ProgramFd, u32)>,
     cpu_map: CpuMap<MapData>,
     map_id: u32,
-    counts: PerCpuArray<MapData, [u64; 6]>,
+    counts: PerCpuArray<MapData, [u64; 5]>,
     rx_queues: u32,
     _object: Ebpf,
 }
@@ -246,7 +246,8 @@ impl CpumapProgram {
     /// # Errors
     /// The map could not be read.
     pub fn counts(&self) -> Result<Vec<Vec<(Counts, Verdicts)>>> {
-        let of_cpu = |&[packets, aborted, dropped, passed, redirected, _next]: &[u64; 6]| {
+        let of_cpu = |&[aborted, dropped, passed, redirected, _next]: &[u64; 5]| {
+            let packets = aborted + dropped + passed + redirected;
             (Counts { packets, aborted }, Verdicts { dropped, passed, redirected })
         };
         let of_queue = |queue| {

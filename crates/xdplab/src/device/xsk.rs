@@ -177,11 +177,9 @@ struct Common {
 /// What the program counted, per CPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct XskCounts {
-    /// Packets of the queue.
-    pub packets: u64,
-    /// Those given to a socket.
+    /// Packets of the queue that were given to a socket.
     pub redirected: u64,
-    /// Those for which there was none.
+    /// Packets of the queue for which there was none.
     pub aborted: u64,
     /// Packets of other queues, passed to the network stack.
     pub passed: u64,
@@ -190,7 +188,7 @@ pub struct XskCounts {
 /// Sockets bound and in the map of a loaded program; the thread has not begun.
 pub struct XskProgram {
     fd: ProgramFd,
-    counts: PerCpuArray<MapData, [u64; 5]>,
+    counts: PerCpuArray<MapData, [u64; 4]>,
     sockets: Option<Sockets>,
     spec: XskSpec,
     mode: Mode,
@@ -276,12 +274,7 @@ impl XskProgram {
     /// The map could not be read.
     pub fn counts(&self) -> Result<Vec<XskCounts>> {
         let cpus = self.counts.get(&0, 0).map_err(|error| bpf::map_error("read the counts of to_socket", &error))?;
-        let of_cpu = |&[packets, redirected, aborted, passed, _next]: &[u64; 5]| XskCounts {
-            packets,
-            redirected,
-            aborted,
-            passed,
-        };
+        let of_cpu = |&[redirected, aborted, passed, _next]: &[u64; 4]| XskCounts { redirected, aborted, passed };
         Ok(cpus.iter().map(of_cpu).collect())
     }
 
@@ -509,7 +502,11 @@ impl Worker {
     fn wait(&mut self) -> xsk::Result<()> {
         let timeout = if self.sending() > 0 { POLL_SENDING } else { POLL };
         self.rings.iter_mut().for_each(|rings| rings.counts.opt_polls += 1);
-        RxRing::wait_any(self.rings.iter_mut().map(|rings| &mut rings.rx), timeout).map(drop)
+        let waited = match self.rings.as_mut_slice() {
+            [only] => only.rx.wait(timeout),
+            rings => RxRing::wait_any(rings.iter_mut().map(|rings| &mut rings.rx), timeout),
+        };
+        waited.map(drop)
     }
 
     /// Frames sent that have not come back.
@@ -519,14 +516,10 @@ impl Worker {
 
     fn drop_batch(&mut self, socket: usize) -> xsk::Result<()> {
         let Rings { rx, counts, .. } = &mut self.rings[socket];
-        let before = counts.rx_frags;
-        let frames = rx.drain(self.spec.batch).map(|segment| {
-            counts.rx_frags += 1;
-            counts.rx_packets += u64::from(!segment.continues());
-            segment.into_frame()
-        });
-        self.fill.push(frames)?;
-        if counts.rx_frags == before { self.wake_idle(socket) } else { Ok(()) }
+        let recycled = self.fill.recycle(rx, self.spec.batch)?;
+        counts.rx_frags += u64::from(recycled.frames);
+        counts.rx_packets += u64::from(recycled.packets);
+        if recycled.frames == 0 { self.wake_idle(socket) } else { Ok(()) }
     }
 
     fn send_batch(&mut self, socket: usize) -> xsk::Result<()> {

@@ -168,8 +168,9 @@ impl Source for XskDevice {
         let redirected = counts.iter().map(|counts| counts.redirected).sum();
         let cpus = (0u32..).zip(counts);
         let queue = self.program.spec().queue;
-        let rows =
-            cpus.map(|(cpu, XskCounts { packets, aborted, .. })| (Place { queue, cpu }, Counts { packets, aborted }));
+        let rows = cpus.map(|(cpu, XskCounts { redirected, aborted, .. })| {
+            (Place { queue, cpu }, Counts { packets: redirected + aborted, aborted })
+        });
         let received = Group { at, rows: rows.collect() };
         let at_sockets = Instant::now();
         let kernel = self.program.statistics()?;

@@ -17,6 +17,7 @@ pub(crate) fn add(tests: &mut Tests) {
     tests.add("every_packet_arrives_once_on_4_queues", nothing, || exact_counts(4));
     tests.add("four_queues_share_one_umem", nothing, four_queues_share_one_umem);
     tests.add("three_sockets_share_one_queue", nothing, three_sockets_share_one_queue);
+    tests.add("recycled_frames_are_received_into_again_and_again", nothing, recycled_frames);
     tests.add("two_devices_share_one_umem", nothing, two_devices_share_one_umem);
     #[cfg(feature = "page-pool")]
     tests.add("frames_of_a_page_pool_go_round", nothing, frames_of_a_page_pool);
@@ -84,6 +85,32 @@ fn three_sockets_share_one_queue() {
         drop(socket);
         pool.collect();
         check_ledger(&umem, &[&pool], &[]);
+    });
+}
+
+/// Ten times as many packets as frames, none of which leaves the rings.
+fn recycled_frames() {
+    const BATCH: u64 = 100;
+    in_lab(1, 1500, |lab| {
+        let (mut near, mut far, _redirect) = pair(lab, 1);
+        let (near, far) = (&mut near[0], &mut far[0]);
+        assert!(far.socket.fill.recycle(&mut near.socket.rx, 1).is_err(), "a ring of another umem");
+        let (user, given) = (far.umem.ledger().user, far.socket.fill.given());
+        for round in 0..50 {
+            assert_eq!(near.send(round * BATCH, BATCH, 60), BATCH);
+            let mut packets = 0;
+            while packets < BATCH {
+                assert!(far.socket.rx.wait(PATIENCE).unwrap());
+                let Socket { fill, rx, .. } = &mut far.socket;
+                let recycled = fill.recycle(rx, 7).unwrap();
+                assert!(recycled.frames == recycled.packets && (1..=7).contains(&recycled.frames), "{recycled:?}");
+                packets += u64::from(recycled.packets);
+            }
+            near.await_completions();
+        }
+        assert_eq!((far.socket.rx.received(), far.umem.ledger().user), (50 * BATCH, user));
+        assert_eq!(far.socket.fill.given(), given + 50 * BATCH);
+        far.check_ledger();
     });
 }
 
