@@ -56,7 +56,7 @@ pub(crate) fn run(action: Action, options: &Options) -> Result<Ending> {
     };
     let end = device.end(total, ended_by);
     drop(device);
-    teller.end(end, live::AbortedPackets::Tell)
+    teller.end(end, live::AbortedPackets::Fail)
 }
 
 fn start_text(action: Action, attached: &Attached) -> String {

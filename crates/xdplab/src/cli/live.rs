@@ -120,7 +120,7 @@ fn told(channels: &Channels) -> String {
 /// What packets with `XDP_ABORTED` mean for a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AbortedPackets {
-    /// They are told among the errors.
+    /// They are told among the errors: other people's programs gave them.
     Tell,
     /// The command has failed: its program never means to abort one.
     Fail,

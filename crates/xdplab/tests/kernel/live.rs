@@ -145,9 +145,13 @@ impl Live {
     }
 
     pub(crate) fn end(self) -> Ended {
+        self.end_with(0)
+    }
+
+    fn end_with(self, status: i32) -> Ended {
         self.signal(Signal::SIGINT);
         let ended = self.wait();
-        assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+        assert_eq!(ended.status.code(), Some(status), "{}", ended.stderr);
         ended
     }
 }
@@ -225,7 +229,7 @@ fn every_way(action: Action) {
     }
 }
 
-/// What an operation can't handle is counted as received and as an error, and dropped by neither name.
+/// What an operation can't handle is counted as received and as an error, dropped by neither name, and fails the run.
 fn aborted() {
     let lab = lab(1);
     let mut no_ethertype = frame(&lab, FlowSpec::lab_v4());
@@ -236,7 +240,8 @@ fn aborted() {
         send(&lab, no_ethertype.clone(), &[0], 20);
         send(&lab, frame(&lab, FlowSpec::lab_v4()), &[0], 13);
         settles_at(mode, 33, || rx_packets(&lab.dut) - before);
-        let ended = live.end();
+        let ended = live.end_with(2);
+        assert!(ended.stderr.contains("can't trust this run: 20 packets got XDP_ABORTED"), "{mode}: {}", ended.stderr);
         let totals = ["Packets received", "Rx dropped", "Errors recorded"].map(|label| ended.total(label));
         assert_eq!(totals, [Some(33), Some(13), Some(20)], "{mode}: {}", ended.stdout);
         for row in ["  receive  ", "  xdp_exception total ", "    XDP_ABORTED "] {
