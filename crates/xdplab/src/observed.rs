@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::device::HandedOn;
 use crate::host::CpuShares;
 use crate::netlink::XdpMode;
-use crate::observe::{NapiPolls, PagePools, Softirqs, Xmit};
+use crate::observe::{Enqueued, Kthread, NapiPolls, PagePools, Softirqs, Xmit};
 use crate::reading::Reading;
 use crate::reference::Reference;
 use crate::stats::Slice;
@@ -115,6 +116,97 @@ pub struct Ledger {
     pub interface_received: Reading<u64>,
     /// Sent back by the device under test and seen by the generator's sink; not counted where nothing sends back.
     pub returned: Option<u64>,
+    /// What became of packets that programs handed on; absent where no program of ours does that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub onwards: Option<Onwards>,
+}
+
+/// What became of packets that programs handed on to interfaces and CPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Onwards {
+    /// What our programs handed on; a user's program does not count.
+    pub handed_on: Reading<HandedOn>,
+    /// Redirects that failed before a queue took the packet (tracepoint `xdp_redirect_err`).
+    pub failed: Reading<u64>,
+    /// Frames that redirects from the device gave to drivers; those that egress programs dropped are among its drops.
+    pub xmit: Reading<Xmit>,
+    /// Frames received behind the target of a lab.
+    pub received: Reading<u64>,
+    /// Packets given to the queues of CPUs; absent where no program redirects to CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub enqueued: Option<Reading<Enqueued>>,
+    /// Packets that kthreads took out of the queues; absent where no program redirects to CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kthreads: Option<Reading<Kthread>>,
+}
+
+impl Onwards {
+    /// Packets handed on that nothing accounts for, by the stage between two counters; a stage that was not counted has none.
+    #[must_use]
+    pub fn residuals(&self) -> Vec<(&'static str, i128)> {
+        let mut residuals = Vec::new();
+        let sum = |numbers: &[u64]| numbers.iter().copied().map(i128::from).sum::<i128>();
+        if let (Some(handed_on), Some(failed), Some(out), Some(enqueued), Some(kthreads)) =
+            (self.handed_on.known(), self.failed.known(), self.out(), self.queues(), self.taken())
+        {
+            residuals.push((
+                "handed on - failed - given to drivers and queues",
+                sum(&[handed_on.to_interfaces, handed_on.to_cpus, kthreads.redirect])
+                    - sum(&[*failed, out, enqueued.processed]),
+            ));
+        }
+        if let (Reading::Known(xmit), Reading::Known(received)) = (&self.xmit, &self.received) {
+            residuals.push(("sent to the target - received behind it", sum(&[xmit.sent]) - sum(&[*received])));
+        }
+        if let (Some(enqueued), Some(kthreads)) = (self.queues(), self.taken()) {
+            residuals.push((
+                "queued - taken by kthreads",
+                sum(&[enqueued.processed]) - sum(&[enqueued.drops, kthreads.processed]),
+            ));
+        }
+        residuals
+    }
+
+    /// Packets that the target's driver or the queue of a CPU had no room for, and packets handed on; none if these or those
+    /// were not counted.
+    #[must_use]
+    pub fn refused(&self) -> Option<(u64, u64)> {
+        let handed_on = self.handed_on.known()?;
+        // Without the tracepoint what a driver does not take is a residual.
+        let by_driver = self.xmit.known().map_or(0, |xmit| xmit.drops.saturating_sub(handed_on.egress_drops));
+        Some((by_driver + self.queues()?.drops, handed_on.to_interfaces + handed_on.to_cpus))
+    }
+
+    /// Why a stage was not counted, if one was not.
+    #[must_use]
+    pub fn uncounted(&self) -> Option<String> {
+        fn there<T>(reading: &Reading<T>) -> Reading<()> {
+            reading.as_ref().map(|_| ())
+        }
+        let queues = [self.enqueued.as_ref().map(there), self.kthreads.as_ref().map(there)].into_iter().flatten();
+        let out = there(&self.xmit).or_else(|| there(&self.received));
+        [there(&self.handed_on), there(&self.failed), out]
+            .into_iter()
+            .chain(queues)
+            .find_map(|part| part.into_result().err())
+    }
+
+    /// Frames that left for the target, one way or another.
+    fn out(&self) -> Option<u64> {
+        match (&self.xmit, &self.received) {
+            (Reading::Known(xmit), _) => Some(xmit.sent + xmit.drops),
+            (_, Reading::Known(received)) => Some(received + self.handed_on.known()?.egress_drops),
+            _ => None,
+        }
+    }
+
+    fn queues(&self) -> Option<Enqueued> {
+        self.enqueued.as_ref().map_or(Some(Enqueued::default()), |enqueued| enqueued.known().copied())
+    }
+
+    fn taken(&self) -> Option<Kthread> {
+        self.kthreads.as_ref().map_or(Some(Kthread::default()), |kthreads| kthreads.known().copied())
+    }
 }
 
 impl Ledger {
@@ -142,6 +234,7 @@ impl Ledger {
         ] {
             residuals.extend(count.known().map(|count| (stage, i128::from(self.received) - i128::from(*count))));
         }
+        residuals.extend(self.onwards.iter().flat_map(Onwards::residuals));
         residuals
     }
 }
@@ -162,6 +255,7 @@ mod tests {
             aborted: Reading::Known(0),
             interface_received: Reading::Known(received),
             returned: None,
+            onwards: None,
         }
     }
 
@@ -182,5 +276,71 @@ mod tests {
             }
             prop_assert!(ledger.residuals().iter().any(|(_, residual)| residual.unsigned_abs() == u128::from(off)));
         }
+    }
+
+    /// As many as `handed_on` packets to an interface and to a CPU, of which each `dropped` at the stages that drop.
+    fn onwards(handed_on: u64, dropped: u64) -> Onwards {
+        let both = HandedOn { to_interfaces: handed_on, egress_drops: dropped, to_cpus: handed_on };
+        let sent = handed_on - dropped;
+        Onwards {
+            handed_on: Reading::Known(both),
+            failed: Reading::Known(0),
+            xmit: Reading::Known(Xmit { sent, drops: dropped, bulks: 1, errors: BTreeMap::new() }),
+            received: Reading::Known(sent),
+            enqueued: Some(Reading::Known(Enqueued { processed: handed_on, drops: dropped, bulks: 1 })),
+            kthreads: Some(Reading::Known(Kthread { processed: sent, pass: sent, ..Kthread::default() })),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_packet_handed_on_and_lost_leaves_a_residual_wherever_it_was(
+            handed_on in 1_000..u64::MAX / 4, dropped in 0..1_000_u64, off in 1..u64::MAX / 4, counter in 0..6,
+        ) {
+            let whole = onwards(handed_on, dropped);
+            prop_assert_eq!(whole.residuals().len(), 3);
+            prop_assert!(whole.residuals().iter().all(|(_, residual)| *residual == 0));
+            // What egress programs dropped was not refused, what found a queue full was.
+            prop_assert_eq!(whole.refused(), Some((dropped, 2 * handed_on)));
+            prop_assert_eq!(whole.uncounted(), None);
+            let mut wrong = whole.clone();
+            let (Reading::Known(given), Reading::Known(xmit), Some(Reading::Known(enqueued)), Some(Reading::Known(kthreads))) =
+                (&mut wrong.handed_on, &mut wrong.xmit, &mut wrong.enqueued, &mut wrong.kthreads)
+            else {
+                unreachable!()
+            };
+            match counter {
+                0 => given.to_interfaces += off,
+                1 => given.to_cpus += off,
+                2 => xmit.drops += off,
+                3 => enqueued.processed += off,
+                4 => kthreads.processed += off,
+                _ => wrong.received = Reading::Known(handed_on - dropped + off),
+            }
+            prop_assert!(wrong.residuals().iter().any(|(_, residual)| residual.unsigned_abs() == u128::from(off)));
+        }
+    }
+
+    #[test]
+    fn in_skb_mode_the_receiver_takes_the_place_of_the_driver() {
+        let mut skb = onwards(1_000, 10);
+        skb.xmit = Reading::not_available("no bulks in skb mode");
+        assert_eq!((skb.residuals().len(), skb.uncounted()), (2, None));
+        assert!(skb.residuals().iter().all(|(_, residual)| *residual == 0), "{:?}", skb.residuals());
+        skb.received = Reading::Known(989);
+        assert!(skb.residuals().contains(&("handed on - failed - given to drivers and queues", 1)));
+        skb.received = Reading::not_available("nobody knows");
+        assert_eq!(skb.uncounted().unwrap(), "no bulks in skb mode; nobody knows");
+    }
+
+    #[test]
+    fn a_stage_that_was_not_counted_has_no_residual_and_says_why() {
+        let mut unknown = onwards(1_000, 0);
+        unknown.handed_on = Reading::not_available("a user's program");
+        assert_eq!(
+            unknown.residuals().iter().map(|(stage, _)| *stage).collect::<Vec<_>>(),
+            ["sent to the target - received behind it", "queued - taken by kthreads"]
+        );
+        assert_eq!((unknown.refused(), unknown.uncounted().unwrap()), (None, "a user's program".to_owned()));
     }
 }

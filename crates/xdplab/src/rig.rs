@@ -3,27 +3,30 @@
 mod attached;
 mod interface;
 mod objects;
+mod witnesses;
 
 use std::sync::atomic::AtomicBool;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use attached::SETTLE_DEADLINE;
 pub(crate) use attached::{Attached, Counted, Looks, Sampled, Traffic, shares_since};
 pub use interface::InterfaceRig;
 pub(crate) use objects::try_objects;
+pub(crate) use witnesses::Witnesses;
 
-use crate::device::{Attachment, Counts, SlicedDevice};
+use crate::device::{Attachment, Counts, SlicedDevice, VariantSpec};
 use crate::error::{Error, Result};
 use crate::generator::{LiveFrames, LiveFramesSpec, Rewrite, Sink};
 use crate::netlink::{LinkStats, Netdev, XdpFeature, XdpMode};
 use crate::observe::{Interface, Observers, PagePools, Watch};
-use crate::observed::{Ledger, Observed};
+use crate::observed::{Ledger, Observed, Onwards};
 use crate::packet::{UDP_HEADER_LEN, build_udp_frame};
 use crate::reading::Reading;
 use crate::reference::{Beside, Reference};
-use crate::run::{Plan, Progress, Rig};
+use crate::run::{Engine, Plan, Progress, Rig};
 use crate::sample::{Schedule, SliceReader};
-use crate::topology::{Lab, LabDescription, LabSpec, PlacementState, Port};
+use crate::topology::{Lab, LabDescription, LabSpec, NetNs, PlacementState, Port, REDIRECT_TARGET};
 
 /// How often slices are fetched; the ring holds seconds of them.
 const DRAIN_EVERY: Duration = Duration::from_millis(20);
@@ -41,7 +44,7 @@ impl Rig for LabRig {
         let frame = build_udp_frame(&plan.flow, plan.size)?;
         let (tried, restored) = try_objects(plan, &frame)?;
         let mut bench = Bench::set_up(plan)?;
-        let observers = Observers::attach(bench.watch())?;
+        let witnesses = Witnesses::attach(plan, bench.watch())?;
         let reference = Beside::begin(plan.placement.dut_cpu());
         progress.stage("sending");
         let generator = LiveFrames::start(&bench.traffic(plan, frame, restored), &bench.lab.generator.netns)?;
@@ -50,9 +53,9 @@ impl Rig for LabRig {
         let sampled = sampled?;
         let reference = reference.and_then(Beside::end).into();
         progress.stage("taking the lab down");
-        let mut observed = bench.observe(&observers, sampled, generated, reference)?;
+        let mut observed = bench.observe(&witnesses, sampled, generated, reference)?;
         drop(bench);
-        observed.page_pools = released(&observers);
+        observed.page_pools = released(&witnesses.observers);
         observed.tried = tried;
         observed.restored_bytes = restored;
         Ok(observed)
@@ -63,6 +66,8 @@ impl Rig for LabRig {
 pub(crate) struct Bench {
     pub(crate) attached: Attached,
     sink: Option<(Attachment, Sink)>,
+    /// At the end of the pair that programs redirect to.
+    behind: Option<(Attachment, Sink)>,
     interface_before: LinkStats,
     placement: PlacementState,
     described: LabDescription,
@@ -71,11 +76,15 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn set_up(plan: &Plan) -> Result<Self> {
-        // Before the lab: a plan that can't be loaded is refused with nothing set up.
-        let loaded = load(plan, 0)?;
+        // Before the lab: what can be refused by itself is refused with nothing set up.
+        check(plan)?;
         let lab = Lab::build(&lab_spec(plan))?;
         let sink = if plan.may_return_packets() { Some(attach_sink(&lab.generator)?) } else { None };
-        let attached = Attached::attach(plan, loaded, &lab.dut.netns, lab.dut.ifindex)?;
+        let behind = lab.exit.as_ref().map(|exit| attach_sink(&exit.sink)).transpose()?;
+        if let Some(exit) = lab.exit.as_ref().filter(|_| plan.xdp_mode == XdpMode::Native) {
+            must_take_redirected(&exit.out)?;
+        }
+        let attached = Attached::attach(plan, &lab.dut.netns, lab.dut.ifindex)?;
         let placement = lab.apply_placement()?;
         must_take_redirected(&lab.generator)?;
         Ok(Self {
@@ -83,6 +92,7 @@ impl Bench {
             described: lab.describe()?,
             attached,
             sink,
+            behind,
             placement,
             lab,
         })
@@ -108,14 +118,18 @@ impl Bench {
     /// Reads every counter once no packet is under way any more.
     pub(crate) fn observe(
         &mut self,
-        observers: &Observers,
+        witnesses: &Witnesses,
         sampled: Sampled,
         generated: u64,
         reference: Reading<Reference>,
     ) -> Result<Observed> {
         let counted = self.attached.settle()?;
         let interface_received = self.attached.interface_stats()?.rx_packets - self.interface_before.rx_packets;
+        let behind = self.behind.as_ref().map(|(_, sink)| sink);
         let around = Around {
+            // Without a target nothing can arrive behind it.
+            onwards: witnesses
+                .onwards(&counted.handed_on, || behind.map_or(Reading::Known(0), |sink| sink.packets().into())),
             generated: Reading::Known(generated),
             interface_received: Reading::Known(interface_received),
             returned: self.sink.as_ref().map(|(_, sink)| sink.packets()).transpose()?,
@@ -124,7 +138,7 @@ impl Bench {
             placement: self.placement.clone(),
             described: [self.described.clone(), self.lab.describe()?],
         };
-        Ok(observed(observers, sampled, counted, around))
+        Ok(observed(witnesses, sampled, counted, around))
     }
 }
 
@@ -142,6 +156,7 @@ struct Around {
     generated: Reading<u64>,
     interface_received: Reading<u64>,
     returned: Option<u64>,
+    onwards: Option<Onwards>,
     reference: Reading<Reference>,
     xdp_mode: Option<XdpMode>,
     placement: PlacementState,
@@ -149,8 +164,9 @@ struct Around {
     described: [LabDescription; 2],
 }
 
-fn observed(observers: &Observers, sampled: Sampled, counted: Counted, around: Around) -> Observed {
-    let Counted { dispatcher: counts, programs } = counted;
+fn observed(witnesses: &Witnesses, sampled: Sampled, counted: Counted, around: Around) -> Observed {
+    let observers = &witnesses.observers;
+    let Counted { dispatcher: counts, programs, .. } = counted;
     let total = programs.clone().map(|queues| sum(queues.iter().flatten()));
     let [lab_before, lab_after] = around.described;
     Observed {
@@ -170,11 +186,12 @@ fn observed(observers: &Observers, sampled: Sampled, counted: Counted, around: A
             aborted: total.map(|total| total.aborted),
             interface_received: around.interface_received,
             returned: around.returned,
+            onwards: around.onwards,
         },
         rx_queue_packets: programs.map(|queues| queues.iter().map(|queue| sum(queue).packets).collect()),
         cpu_packets: counts.cpu_packets,
         exceptions: observers.exceptions(),
-        redirect_errors: observers.redirect_errors(),
+        redirect_errors: witnesses.redirect_errors(),
         napi: observers.napi(),
         softirqs: observers.softirqs_per_cpu(),
         page_pools: Reading::not_available("the lab is still up"),
@@ -187,19 +204,39 @@ fn observed(observers: &Observers, sampled: Sampled, counted: Counted, around: A
     }
 }
 
-/// Loads the device of a round; its programs, their places in memory and the schedule are drawn from the plan's seed.
+/// Loads the device of a round; its programs, their places in memory and the schedule are drawn from the plan's seed. The
+/// interfaces to redirect to are those of the calling thread's network namespace.
 pub(crate) fn load(plan: &Plan, round: u16) -> Result<(SlicedDevice, SliceReader)> {
-    let variants = plan.loaded();
-    let count = u16::try_from(variants.len()).unwrap_or(u16::MAX);
     let seed = plan.seed.wrapping_add(u64::from(round));
-    let schedule = Schedule::draw(count, plan.copies, seed)?;
+    let schedule = schedule(plan, seed)?;
     let cut = (plan.slice_packets, plan.warmup_packets);
-    SlicedDevice::load(&variants, &schedule, cut, u32::from(plan.queues), seed)
+    SlicedDevice::load(&variants(plan), &schedule, cut, u32::from(plan.queues), seed)
+}
+
+/// Refuses a plan for what is told without loading it.
+fn check(plan: &Plan) -> Result<()> {
+    schedule(plan, plan.seed)?;
+    SlicedDevice::check(&variants(plan))
+}
+
+fn schedule(plan: &Plan, seed: u64) -> Result<Schedule> {
+    Schedule::draw(u16::try_from(plan.loaded().len()).unwrap_or(u16::MAX), plan.copies, seed)
+}
+
+/// What is loaded, with the interface that programs redirect to where they name none.
+fn variants(plan: &Plan) -> Vec<VariantSpec> {
+    let target = match plan.engine {
+        Engine::Slices => REDIRECT_TARGET,
+        // Nothing acts on the verdict; the loopback interface is in every network namespace.
+        Engine::TestRun { .. } => "lo",
+    };
+    plan.loaded().into_iter().map(|variant| variant.or_target(target)).collect()
 }
 
 /// Without a native program a veth end takes redirected frames only if GRO gives it NAPI.
 fn lab_spec(plan: &Plan) -> LabSpec {
-    let mut spec = LabSpec { queues: plan.queues, mtu: plan.mtu, ..LabSpec::new(plan.placement) };
+    let mut spec =
+        LabSpec { queues: plan.queues, mtu: plan.mtu, exit: plan.needs_target(), ..LabSpec::new(plan.placement) };
     for (offload, on) in &mut spec.offloads {
         *on = offload == "gro" && plan.xdp_mode == XdpMode::Generic;
     }
@@ -225,17 +262,23 @@ fn attach_sink(port: &Port) -> Result<(Attachment, Sink)> {
 /// # Errors
 /// It does not take them now.
 pub fn must_take_redirected(port: &Port) -> Result<()> {
-    let mut netdev = port.netns.run(Netdev::open)?;
-    let features = netdev.xdp(port.ifindex)?.features;
+    takes_redirected(&port.netns, &port.name, port.ifindex)
+}
+
+fn takes_redirected(netns: &NetNs, name: &str, ifindex: u32) -> Result<()> {
+    let mut netdev = netns.run(Netdev::open)?;
+    let features = netdev.xdp(ifindex)?.features;
     if features.contains(&XdpFeature::NdoXmit) {
         return Ok(());
     }
     Err(Error::unsupported(
-        format!("redirect frames to {} (ifindex {})", port.name, port.ifindex),
+        format!("redirect frames to {name} (ifindex {ifindex})"),
         "the kernel's XDP features of the interface lack NETDEV_XDP_ACT_NDO_XMIT; a veth has it only while its peer has \
          NAPI",
     )
-    .remedy("attach an XDP program to the peer in native mode, or turn its GRO on"))
+    .remedy(
+        "attach an XDP program to the peer of a veth in native mode, or turn its GRO on; to another interface attach one itself",
+    ))
 }
 
 /// Waits until every page is back, or the deadline, and says what page pools held and released.

@@ -238,6 +238,30 @@ impl Plan {
         if self.resolve_ns.is_some() && rounds < f64::from(u16::MAX) { rounds as u16 } else { self.rounds }
     }
 
+    /// The plan with its variants fitted to its placement (see [`VariantSpec::fit`]), so that they say where they redirect to.
+    ///
+    /// # Errors
+    /// A variant does not fit, or the kernel does not tell the thread's CPUs.
+    pub fn fitted(mut self) -> Result<Self> {
+        let cpu = self.placement.remote_cpu()?.and_then(|cpu| u32::try_from(cpu).ok());
+        for variant in [&mut self.baseline].into_iter().chain(&mut self.candidates) {
+            variant.fit(self.placement == Placement::Outside, cpu)?;
+        }
+        Ok(self)
+    }
+
+    /// Whether a variant of ours redirects to interfaces.
+    #[must_use]
+    pub fn needs_target(&self) -> bool {
+        self.variants().iter().any(VariantSpec::needs_target)
+    }
+
+    /// Whether a variant of ours redirects to CPUs.
+    #[must_use]
+    pub fn needs_cpus(&self) -> bool {
+        self.variants().iter().any(VariantSpec::needs_cpus)
+    }
+
     /// Whether a variant may send packets back to the generator.
     #[must_use]
     pub fn may_return_packets(&self) -> bool {

@@ -18,11 +18,10 @@ use crate::error::{Error, Result};
 use crate::generator::LiveFrames;
 use crate::guard::{self, Guard};
 use crate::host::CpuTimes;
-use crate::observe::Observers;
 use crate::observed::Observed;
 use crate::packet::build_udp_frame;
 use crate::reference::Beside;
-use crate::rig::{Bench, Sampled, released, shares_since};
+use crate::rig::{Bench, Sampled, Witnesses, released, shares_since};
 use crate::run::{Outcome, Plan, Progress};
 use crate::stats::{self, Slice, UnitsComparison};
 use crate::topology::Port;
@@ -112,7 +111,7 @@ pub fn compare(plan: &SettingsPlan, progress: &mut dyn Progress, stop: &AtomicBo
     progress.stage("building the lab");
     let frame = build_udp_frame(&plan.run.flow, plan.run.size)?;
     let mut bench = Bench::set_up(&plan.run)?;
-    let observers = Observers::attach(bench.watch())?;
+    let witnesses = Witnesses::attach(&plan.run, bench.watch())?;
     let reference = Beside::begin(plan.run.placement.dut_cpu());
     let generator = LiveFrames::start(&bench.traffic(&plan.run, frame, 0), &bench.lab.generator.netns)?;
     let visited = visit_all(plan, &mut bench, &generator, progress, stop);
@@ -121,9 +120,9 @@ pub fn compare(plan: &SettingsPlan, progress: &mut dyn Progress, stop: &AtomicBo
     let (visits, sampled) = visited?;
     restored?;
     let reference = reference.and_then(Beside::end).into();
-    let mut observed = bench.observe(&observers, sampled, generated, reference)?;
+    let mut observed = bench.observe(&witnesses, sampled, generated, reference)?;
     drop(bench);
-    observed.page_pools = released(&observers);
+    observed.page_pools = released(&witnesses.observers);
     Ok(analyse(plan.clone(), visits, observed))
 }
 

@@ -31,6 +31,20 @@ fn a_wrong_specification_is_told_with_what_is_allowed() {
 }
 
 #[test]
+fn a_redirect_in_the_lab_names_no_interface() {
+    let error = refused_candidate("redirect-map:egress-frob", &[]);
+    assert!(error.contains("`egress-frob` is none of its options, and the lab brings the interface"), "{error}");
+}
+
+#[test]
+fn an_option_that_a_redirect_does_not_have_is_told_with_those_it_has() {
+    for spec in ["redirect:egress-drop:x", "redirect-multi:a:b", "redirect-cpu:frob", "redirect-cpu:qsize=x"] {
+        let error = refused(&["--baseline", spec, "--candidate", "redirect"]);
+        assert!(error.contains("redirect-map[:egress-forward|:egress-drop]"), "{spec}: {error}");
+    }
+}
+
+#[test]
 fn lengths_and_widths_must_be_positive_numbers() {
     for (option, value) in
         [("--seconds", "0"), ("--seconds", "-1"), ("--resolve", "0ns"), ("--margin", "x"), ("--floor", "inf")]

@@ -234,7 +234,7 @@ fn nanoseconds(text: &str) -> Result<f64, String> {
 /// Measures, prints and records.
 pub(crate) fn run(options: &Options) -> Result<Ending> {
     let stop = signals::stop_flag()?;
-    let mut interface = find(&options.interface)?;
+    let mut interface = find(&options.interface, &options.variants)?;
     let plan = plan(options, interface.as_ref())?;
     let path = match &options.out.record {
         Some(path) => path.clone(),
@@ -295,11 +295,11 @@ fn tell_settings(options: &Options, mut record: Record, case: SettingsCase, path
     Ok(ending)
 }
 
-/// The interface to measure on, if it may be used.
-fn find(options: &Interface) -> Result<Option<InterfaceRig>> {
+/// The interface to measure on, if it and those that variants redirect to may be used.
+fn find(options: &Interface, variants: &Variants) -> Result<Option<InterfaceRig>> {
     let Some(name) = &options.on else { return Ok(None) };
     if !options.force {
-        host::require_unused(name)?;
+        [name].into_iter().chain(variants.named_targets()).try_for_each(|name| host::require_unused(name))?;
     }
     InterfaceRig::find(name).map(Some)
 }
@@ -314,7 +314,7 @@ fn plan(options: &Options, interface: Option<&InterfaceRig>) -> Result<Plan> {
     let placement = if described.is_some() { Placement::Outside } else { traffic.placement.resolve()? };
     let plan = Plan::new("ab", baseline, candidates, placement, seed).with_engine(sampling.engine.resolve());
     let rx_queues = described.as_ref().and_then(|interface| u16::try_from(interface.rx_queues?).ok());
-    Ok(Plan {
+    Plan {
         copies: sampling.copies,
         rounds: sampling.rounds.unwrap_or_else(|| length.rounds()),
         slice_packets: sampling.slice_packets.unwrap_or(plan.slice_packets),
@@ -333,7 +333,8 @@ fn plan(options: &Options, interface: Option<&InterfaceRig>) -> Result<Plan> {
         flow,
         flows: traffic.flows,
         ..plan
-    })
+    }
+    .fitted()
 }
 
 fn text(environment: &Environment, case: &Case, parts: &[Part], record: &Path) -> String {

@@ -1,10 +1,10 @@
 //! `xdplab redirect-cpu`: options and lines of the `xdp-bench` command of this name, and some more.
 
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args};
 
 use super::Ending;
 use super::live::{self, Mode, Teller};
-use crate::device::{CpumapSpec, Remote, Selection};
+use crate::device::{CpumapSpec, Remote, RemoteAction, Selection};
 use crate::error::{Error, Result};
 use crate::live::{Attached, CpumapDevice, EndedBy, Layout, Session, Signals, Source as _};
 use crate::netlink::Rtnl;
@@ -42,19 +42,6 @@ pub(crate) struct Options {
     mode: Mode,
     #[command(flatten)]
     live: live::Common,
-}
-
-/// What a CPU does with a packet that it is given.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-enum RemoteAction {
-    /// Without a program: pass it to the network stack
-    Disabled,
-    /// Drop it
-    Drop,
-    /// Let a program pass it to the network stack
-    Pass,
-    /// Send it back to whom it came from, out of another interface
-    Redirect,
 }
 
 /// Runs the command.

@@ -8,9 +8,17 @@ use crate::error::{Error, Result};
 /// What to compare.
 #[derive(Args, Debug)]
 pub(crate) struct Variants {
-    /// The program that the others are compared with: ACTION:OPERATION[:load-bytes] or FILE.o or FILE.o:PROGRAM
+    /// The program that the others are compared with: ACTION:OPERATION[:load-bytes], redirect…, FILE.o or FILE.o:PROGRAM
     ///
-    /// ACTION is drop, pass or tx; OPERATION is no-touch, read-data, parse-ip or swap-macs. FILE.o is an object file of your
+    /// ACTION is drop, pass or tx; OPERATION is no-touch, read-data, parse-ip or swap-macs.
+    ///
+    /// redirect[:load-bytes], redirect-map and redirect-multi, the last two also with :egress-forward or :egress-drop, send
+    /// packets out of another interface: one that the lab brings, or with --on the one that is named, as in
+    /// redirect-map:IFACE:egress-drop (redirect-multi:IFACE,IFACE). redirect-cpu gives them to another CPU; it takes :cpu=N
+    /// (not the device's if left out), :qsize=N, :remote-drop, :remote-pass or :remote-redirect[=IFACE], and the names of
+    /// its program modes (:no-touch, :l4-hash, …), with the defaults of the command of this name.
+    ///
+    /// FILE.o is an object file of your
     /// own, built by clang -target bpf -g; PROGRAM is the function where it has several for XDP. Only that program is loaded,
     /// with those it tail-calls out of a table that the object fills in. Its other maps start empty.
     #[arg(long, value_name = "SPEC", required_unless_present = "baseline_cmd")]
@@ -65,6 +73,11 @@ impl Variants {
         self.baseline.clone().unwrap_or_else(no_touch)
     }
 
+    /// Interfaces that are named to redirect to.
+    pub(crate) fn named_targets(&self) -> impl Iterator<Item = &String> {
+        self.baseline.iter().chain(&self.candidates).flat_map(VariantSpec::named_targets)
+    }
+
     /// Baseline and candidates, with the settings in their objects, whose files have been read and found fit.
     pub(crate) fn resolve(&self) -> Result<(VariantSpec, Vec<VariantSpec>)> {
         let mut all: Vec<VariantSpec> = [self.program()].into_iter().chain(self.candidates.iter().cloned()).collect();
@@ -107,8 +120,8 @@ fn objects<'a>(all: &'a mut [VariantSpec], side: Option<usize>, what: &str) -> R
     let objects: Vec<&mut ObjectSpec> = chosen
         .iter_mut()
         .filter_map(|variant| match variant {
-            VariantSpec::Builtin(_) => None,
             VariantSpec::Object(spec) => Some(spec),
+            _ => None,
         })
         .collect();
     if objects.is_empty() {

@@ -12,8 +12,8 @@ use aya::programs::ProgramFd;
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
-use super::Counts;
 use super::spec::name_of;
+use super::{Counts, HandedOn};
 use crate::bpf;
 use crate::error::{Error, Result};
 use crate::host;
@@ -168,6 +168,18 @@ impl CpumapProgram {
     /// # Errors
     /// A CPU is not there, the queue size is out of range, or the kernel refused the object, a program or an entry.
     pub fn load(spec: CpumapSpec, rx_queues: u32) -> Result<Self> {
+        Self::load_as(spec, rx_queues, false)
+    }
+
+    /// Loads the programs as ones that take no packets in fragments, to stand beside such programs.
+    ///
+    /// # Errors
+    /// As for [`Self::load`].
+    pub fn load_without_frags(spec: CpumapSpec, rx_queues: u32) -> Result<Self> {
+        Self::load_as(spec, rx_queues, true)
+    }
+
+    fn load_as(spec: CpumapSpec, rx_queues: u32, without_frags: bool) -> Result<Self> {
         spec.check()?;
         let mut cpus: Vec<u64> = spec.cpus.iter().copied().map(u64::from).collect();
         cpus.resize(CpumapSpec::MAX_CPUS, 0);
@@ -177,6 +189,7 @@ impl CpumapProgram {
                 globals: [("cpu_count", u32::try_from(spec.cpus.len()).unwrap_or(u32::MAX))].into(),
                 arrays: [("cpus", cpus), ("tx_mac", vec![mac_word(spec.remote)])].into(),
                 map_entries: [("rx_counts", rx_queues), ("cpu_map", bpf::possible_cpus()?)].into(),
+                without_frags,
                 ..bpf::Object::default()
             },
         )?;
@@ -227,6 +240,19 @@ impl CpumapProgram {
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    pub(super) fn program_fd(&self) -> &ProgramFd {
+        &self.fd
+    }
+
+    /// What was handed on so far.
+    ///
+    /// # Errors
+    /// The map could not be read.
+    pub fn handed_on(&self) -> Result<HandedOn> {
+        let to_cpus = self.counts()?.iter().flatten().map(|(_, verdicts)| verdicts.redirected).sum();
+        Ok(HandedOn { to_cpus, ..HandedOn::default() })
     }
 
     /// The kernel's id of the cpumap.

@@ -2,6 +2,7 @@
 
 mod attach;
 mod cpumap;
+mod mode;
 mod object;
 mod program;
 mod redirect;
@@ -12,6 +13,7 @@ mod xsk;
 
 pub use attach::Attachment;
 pub use cpumap::{CpumapProgram, CpumapSpec, Remote, Selection, Verdicts};
+pub use mode::{CpumapVariant, HandedOn, RedirectVariant, RemoteAction};
 pub use object::{ObjectProgram, Tried, UserObject};
 pub use program::{Counts, DutProgram};
 pub use redirect::{EgressAction, RedirectBy, RedirectProgram, RedirectTarget};

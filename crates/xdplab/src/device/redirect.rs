@@ -10,13 +10,15 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::program::read_counts;
-use super::{Counts, LoadMode};
+use super::{Counts, HandedOn, LoadMode};
 use crate::bpf;
 use crate::error::{Error, Result};
+use crate::netlink::LinkInfo;
 use crate::packet::MacAddr;
 
 /// How a program redirects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum RedirectBy {
     /// `bpf_redirect()` to the only target; the MACs are exchanged in this way.
     Helper(LoadMode),
@@ -50,10 +52,27 @@ pub struct RedirectTarget {
     pub mac: MacAddr,
 }
 
+impl RedirectTarget {
+    /// This interface.
+    ///
+    /// # Errors
+    /// It has no Ethernet address.
+    pub fn of(link: &LinkInfo) -> Result<Self> {
+        let LinkInfo { name, ifindex, mac, .. } = link;
+        let mac = mac.ok_or_else(|| {
+            Error::unsupported(format!("redirect packets to {name} (ifindex {ifindex})"), "it has no Ethernet address")
+        })?;
+        Ok(Self { ifindex: *ifindex, mac })
+    }
+}
+
 /// A loaded program that redirects. Its devmap is filled from the start.
 pub struct RedirectProgram {
     fd: ProgramFd,
     id: u32,
+    /// Copies made of each packet.
+    copies: u64,
+    egress_action: Option<EgressAction>,
     counts: PerCpuArray<MapData, [u64; 2]>,
     rx_queues: u32,
     /// The program of each target, in their order.
@@ -72,12 +91,36 @@ impl RedirectProgram {
         egress: Option<EgressAction>,
         rx_queues: u32,
     ) -> Result<Self> {
+        Self::load_as(by, targets, egress, rx_queues, false)
+    }
+
+    /// Loads the programs as ones that take no packets in fragments, to stand beside such programs.
+    ///
+    /// # Errors
+    /// As for [`Self::load`].
+    pub fn load_without_frags(
+        by: RedirectBy,
+        targets: &[RedirectTarget],
+        egress: Option<EgressAction>,
+        rx_queues: u32,
+    ) -> Result<Self> {
+        Self::load_as(by, targets, egress, rx_queues, true)
+    }
+
+    fn load_as(
+        by: RedirectBy,
+        targets: &[RedirectTarget],
+        egress_action: Option<EgressAction>,
+        rx_queues: u32,
+        without_frags: bool,
+    ) -> Result<Self> {
         let entries = u32::try_from(targets.len()).unwrap_or(u32::MAX).max(1);
         let mut object = bpf::load(
             bpf::REDIRECT,
             &bpf::Object {
                 globals: [("target_ifindex", targets.first().map_or(0, |target| target.ifindex))].into(),
                 map_entries: [("rx_counts", rx_queues), ("targets", entries)].into(),
+                without_frags,
                 ..bpf::Object::default()
             },
         )?;
@@ -88,16 +131,21 @@ impl RedirectProgram {
             program.fd().and_then(|fd| Ok(fd.try_clone()?)).map_err(|error| Error::invalid(what, error.to_string()))?;
         let egress = match by {
             RedirectBy::Helper(_) => Vec::new(),
-            RedirectBy::Map | RedirectBy::Broadcast => fill(&mut object, targets, egress)?,
+            RedirectBy::Map | RedirectBy::Broadcast => fill(&mut object, targets, egress_action, without_frags)?,
         };
+        let copies = if by == RedirectBy::Broadcast { targets.len() as u64 } else { 1 };
         let counts = bpf::take_map(&mut object, "rx_counts")?;
-        Ok(Self { fd, id, counts, rx_queues, egress, _object: object })
+        Ok(Self { fd, id, copies, egress_action, counts, rx_queues, egress, _object: object })
     }
 
     /// The program's descriptor.
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+
+    pub(super) fn program_fd(&self) -> &ProgramFd {
+        &self.fd
     }
 
     /// The kernel's id of the program.
@@ -114,16 +162,40 @@ impl RedirectProgram {
         (0..self.rx_queues).map(|queue| read_counts(&self.counts, queue)).collect()
     }
 
-    /// What the programs of the devmap saw so far, for each target in their order; nothing without such programs.
+    /// Frames that the programs of the devmap dropped so far, for each target in their order; nothing without such programs.
     ///
     /// # Errors
     /// A map could not be read.
-    pub fn egress_counts(&self) -> Result<Vec<Counts>> {
-        self.egress.iter().map(EgressProgram::total).collect()
+    pub fn egress_drops(&self) -> Result<Vec<u64>> {
+        let drops = |Counts { packets, aborted }| match self.egress_action {
+            Some(EgressAction::Drop) => packets,
+            Some(EgressAction::Forward) | None => aborted,
+        };
+        self.egress.iter().map(|program| program.total().map(drops)).collect()
+    }
+
+    /// What was handed on so far, where packets come in by none of the targets.
+    ///
+    /// # Errors
+    /// A map could not be read.
+    pub fn handed_on(&self) -> Result<HandedOn> {
+        let redirected: u64 = self.counts()?.into_iter().flatten().map(|counts| counts.packets - counts.aborted).sum();
+        let egress_drops = self.egress_drops()?.iter().sum();
+        Ok(HandedOn { to_interfaces: redirected * self.copies, egress_drops, ..HandedOn::default() })
     }
 }
 
 impl RedirectBy {
+    /// The name of the command, and of the specification.
+    #[must_use]
+    pub fn command(self) -> &'static str {
+        match self {
+            Self::Helper(_) => "redirect",
+            Self::Map => "redirect-map",
+            Self::Broadcast => "redirect-multi",
+        }
+    }
+
     /// The name of the program's function in `bpf/redirect.bpf.c`.
     fn function(self) -> &'static str {
         match self {
@@ -136,11 +208,16 @@ impl RedirectBy {
 }
 
 /// Puts each target into the devmap, with a program of its own if there is to be one.
-fn fill(object: &mut Ebpf, targets: &[RedirectTarget], egress: Option<EgressAction>) -> Result<Vec<EgressProgram>> {
+fn fill(
+    object: &mut Ebpf,
+    targets: &[RedirectTarget],
+    egress: Option<EgressAction>,
+    without_frags: bool,
+) -> Result<Vec<EgressProgram>> {
     let mut map: DevMap<MapData> = bpf::take_map(object, "targets")?;
     let mut programs = Vec::new();
     for (index, target) in (0..).zip(targets) {
-        let program = egress.map(|action| EgressProgram::load(action, target.mac)).transpose()?;
+        let program = egress.map(|action| EgressProgram::load(action, target.mac, without_frags)).transpose()?;
         let fd = program.as_ref().map(|program| &program.fd);
         map.set(index, target.ifindex, fd, 0).map_err(|error| {
             let what = format!("put the interface with ifindex {} into the devmap", target.ifindex);
@@ -165,7 +242,7 @@ struct EgressProgram {
 }
 
 impl EgressProgram {
-    fn load(action: EgressAction, MacAddr([a, b, c, d, e, f]): MacAddr) -> Result<Self> {
+    fn load(action: EgressAction, MacAddr([a, b, c, d, e, f]): MacAddr, without_frags: bool) -> Result<Self> {
         let verdict = match action {
             EgressAction::Forward => XDP_PASS,
             EgressAction::Drop => XDP_DROP,
@@ -173,7 +250,7 @@ impl EgressProgram {
         let mac = [("mac_0", [a, b]), ("mac_2", [c, d]), ("mac_4", [e, f])];
         let mac = mac.map(|(name, bytes)| (name, u16::from_ne_bytes(bytes).into()));
         let globals = mac.into_iter().chain([("action", verdict)]).collect();
-        let mut object = bpf::load(bpf::EGRESS, &bpf::Object { globals, ..bpf::Object::default() })?;
+        let mut object = bpf::load(bpf::EGRESS, &bpf::Object { globals, without_frags, ..bpf::Object::default() })?;
         let fd = bpf::program(&mut object, "egress")?
             .fd()
             .and_then(|fd| Ok(fd.try_clone()?))

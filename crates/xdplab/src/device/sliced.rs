@@ -10,7 +10,10 @@ use rand::seq::SliceRandom;
 use rand::{RngExt as _, SeedableRng};
 use rand_pcg::Pcg64Mcg;
 
-use super::{Counts, DutProgram, ObjectProgram, UserObject, VariantSpec};
+use super::{
+    Counts, CpumapProgram, CpumapVariant, DutProgram, HandedOn, ObjectProgram, RedirectProgram, RedirectVariant,
+    UserObject, VariantSpec,
+};
 use crate::bpf;
 use crate::error::{Error, Result};
 use crate::reading::Reading;
@@ -23,6 +26,9 @@ pub trait Occupant: Send + Sync {
 
     /// What it counted: for each RX queue, each possible CPU; or why that is not to be had.
     fn counts(&self) -> Reading<Vec<Vec<Counts>>>;
+
+    /// What it handed on to interfaces and CPUs; or why that is not to be had.
+    fn handed_on(&self) -> Reading<HandedOn>;
 }
 
 impl Occupant for DutProgram {
@@ -33,6 +39,39 @@ impl Occupant for DutProgram {
     fn counts(&self) -> Reading<Vec<Vec<Counts>>> {
         DutProgram::counts(self).into()
     }
+
+    fn handed_on(&self) -> Reading<HandedOn> {
+        Reading::Known(HandedOn::default())
+    }
+}
+
+impl Occupant for RedirectProgram {
+    fn program_fd(&self) -> &ProgramFd {
+        RedirectProgram::program_fd(self)
+    }
+
+    fn counts(&self) -> Reading<Vec<Vec<Counts>>> {
+        RedirectProgram::counts(self).into()
+    }
+
+    fn handed_on(&self) -> Reading<HandedOn> {
+        RedirectProgram::handed_on(self).into()
+    }
+}
+
+impl Occupant for CpumapProgram {
+    fn program_fd(&self) -> &ProgramFd {
+        CpumapProgram::program_fd(self)
+    }
+
+    fn counts(&self) -> Reading<Vec<Vec<Counts>>> {
+        let of_queue = |cpus: Vec<(Counts, _)>| cpus.into_iter().map(|(counts, _verdicts)| counts).collect();
+        Reading::from(CpumapProgram::counts(self)).map(|queues| queues.into_iter().map(of_queue).collect())
+    }
+
+    fn handed_on(&self) -> Reading<HandedOn> {
+        CpumapProgram::handed_on(self).into()
+    }
 }
 
 impl Occupant for ObjectProgram {
@@ -41,9 +80,16 @@ impl Occupant for ObjectProgram {
     }
 
     fn counts(&self) -> Reading<Vec<Vec<Counts>>> {
-        Reading::not_available("a user's program counts nothing for this tool")
+        Reading::not_available(USERS_PROGRAM)
+    }
+
+    fn handed_on(&self) -> Reading<HandedOn> {
+        Reading::not_available(USERS_PROGRAM)
     }
 }
+
+/// Why there are no counts of a user's program.
+const USERS_PROGRAM: &str = "a user's program counts nothing for this tool";
 
 /// A dispatcher ready to be attached, with its programs loaded and its schedule filled in.
 pub struct SlicedDevice {
@@ -58,11 +104,12 @@ impl SlicedDevice {
     /// Loads `schedule`'s copies of each variant, each by itself, in an order and with gaps drawn from `seed`: where a program
     /// lies in memory changes its cost, and programs loaded one after the other would all lie alike.
     ///
-    /// `slice_packets` packets are timed in a slice, after `warmup_packets` that are not.
+    /// `slice_packets` packets are timed in a slice, after `warmup_packets` that are not. Interfaces to redirect to are those
+    /// of the calling thread's network namespace.
     ///
     /// # Errors
-    /// A count is zero, an object can't be used, some objects take packets in fragments and others do not, or the kernel
-    /// refused a program or a map.
+    /// A count is zero, an object can't be used, some objects take packets in fragments and others do not, there is no such
+    /// interface or CPU, or the kernel refused a program or a map.
     pub fn load(
         variants: &[VariantSpec],
         schedule: &Schedule,
@@ -121,6 +168,15 @@ impl SlicedDevice {
         Ok((Self { object, occupants, _programs: programs, _schedule: slots, _gaps: gaps }, reader))
     }
 
+    /// Looks at what can be told of variants before anything is loaded.
+    ///
+    /// # Errors
+    /// An object can't be used, or some objects take packets in fragments and others do not.
+    pub fn check(variants: &[VariantSpec]) -> Result<()> {
+        let sources = variants.iter().map(Source::open).collect::<Result<Vec<_>>>()?;
+        without_frags(&sources).map(|_| ())
+    }
+
     /// The dispatcher's descriptor, to attach it.
     ///
     /// # Errors
@@ -158,11 +214,27 @@ impl SlicedDevice {
         }
         Reading::Known(sum)
     }
+
+    /// What all programs handed on together; or why one of them did not count.
+    #[must_use]
+    pub fn handed_on(&self) -> Reading<HandedOn> {
+        let all = self.occupants.iter().flatten();
+        all.fold(Reading::Known(HandedOn::default()), |sum, occupant| {
+            sum.and_then(|mut sum| {
+                occupant.handed_on().map(|handed_on| {
+                    sum += handed_on;
+                    sum
+                })
+            })
+        })
+    }
 }
 
 /// Where a variant's copies come from.
 enum Source {
     Builtin(super::ProgramSpec),
+    Redirect(RedirectVariant),
+    Cpumap(CpumapVariant),
     Object(Box<UserObject>),
 }
 
@@ -170,6 +242,8 @@ impl Source {
     fn open(variant: &VariantSpec) -> Result<Self> {
         match variant {
             VariantSpec::Builtin(spec) => Ok(Self::Builtin(*spec)),
+            VariantSpec::Redirect(spec) => Ok(Self::Redirect(spec.clone())),
+            VariantSpec::Cpumap(spec) => Ok(Self::Cpumap(spec.clone())),
             VariantSpec::Object(spec) => Ok(Self::Object(Box::new(UserObject::open(spec)?))),
         }
     }
@@ -178,6 +252,14 @@ impl Source {
         match self {
             Self::Builtin(spec) if without_frags => Ok(Box::new(DutProgram::load_without_frags(*spec, rx_queues)?)),
             Self::Builtin(spec) => Ok(Box::new(DutProgram::load(*spec, rx_queues)?)),
+            Self::Redirect(spec) => {
+                let load = if without_frags { RedirectProgram::load_without_frags } else { RedirectProgram::load };
+                Ok(Box::new(load(spec.redirect, &spec.find_targets()?, spec.egress, rx_queues)?))
+            }
+            Self::Cpumap(spec) => {
+                let load = if without_frags { CpumapProgram::load_without_frags } else { CpumapProgram::load };
+                Ok(Box::new(load(spec.resolve()?, rx_queues)?))
+            }
             Self::Object(object) => Ok(Box::new(object.load()?)),
         }
     }
@@ -188,8 +270,8 @@ impl Source {
 fn without_frags(sources: &[Source]) -> Result<bool> {
     let objects = || {
         sources.iter().filter_map(|source| match source {
-            Source::Builtin(_) => None,
             Source::Object(object) => Some(object),
+            _ => None,
         })
     };
     let (with, without) = (objects().find(|object| object.frags()), objects().find(|object| !object.frags()));

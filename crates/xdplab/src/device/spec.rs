@@ -193,8 +193,10 @@ impl FromStr for ProgramSpec {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let wrong = |why: String| {
-            Error::usage(format!("read the program specification `{text}`"), why)
-                .remedy("write ACTION:OPERATION[:load-bytes][:mul=N|add=N|touch|lookup], such as drop:read-data")
+            Error::usage(format!("read the program specification `{text}`"), why).remedy(
+                "write ACTION:OPERATION[:load-bytes][:mul=N|add=N|touch|lookup], such as drop:read-data; or redirect, \
+                 redirect-map, redirect-multi or redirect-cpu",
+            )
         };
         let mut parts = text.split(':');
         let action = parse_name(parts.next(), "action").map_err(&wrong)?;

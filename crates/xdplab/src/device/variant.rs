@@ -7,15 +7,19 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Action, ProgramSpec};
+use super::{Action, CpumapVariant, ProgramSpec, RedirectVariant};
 use crate::error::Error;
 
 /// One side of a comparison.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum VariantSpec {
-    /// One of our programs.
+    /// One of our programs that give a verdict.
     Builtin(ProgramSpec),
+    /// One of ours that redirect to other interfaces.
+    Redirect(RedirectVariant),
+    /// One of ours that redirect to other CPUs.
+    Cpumap(CpumapVariant),
     /// A program of a user's object file.
     Object(ObjectSpec),
 }
@@ -95,6 +99,7 @@ impl VariantSpec {
     pub fn may_return_packets(&self) -> bool {
         match self {
             Self::Builtin(spec) => spec.action == Action::Tx,
+            Self::Redirect(_) | Self::Cpumap(_) => false,
             Self::Object(_) => true,
         }
     }
@@ -122,6 +127,8 @@ impl fmt::Display for VariantSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Builtin(spec) => spec.fmt(f),
+            Self::Redirect(spec) => spec.fmt(f),
+            Self::Cpumap(spec) => spec.fmt(f),
             Self::Object(spec) => spec.fmt(f),
         }
     }
@@ -148,6 +155,9 @@ impl FromStr for VariantSpec {
 
     /// `FILE.o` or `FILE.o:PROGRAM`, with whatever stands before the last `.o:` or with a slash; all else is one of ours.
     fn from_str(text: &str) -> Result<Self, Error> {
+        if let Some(mode) = Self::parse_mode(text) {
+            return mode;
+        }
         let (file, program) = match text.rfind(".o:") {
             Some(at) => (&text[..at + 2], Some(&text[at + 3..])),
             None if text.ends_with(".o") => (text, None),
@@ -179,7 +189,7 @@ mod tests {
     fn object(text: &str) -> (String, Option<String>) {
         match text.parse().unwrap() {
             VariantSpec::Object(spec) => (spec.object.display().to_string(), spec.program),
-            VariantSpec::Builtin(spec) => panic!("{text} is read as {spec}"),
+            other => panic!("{text} is read as {other}"),
         }
     }
 

@@ -3,7 +3,7 @@
 use super::Guard;
 use crate::netlink::XdpMode;
 use crate::observe::Pages;
-use crate::observed::{Ledger, Observed};
+use crate::observed::{Ledger, Observed, Onwards};
 use crate::reading::Reading;
 use crate::run::{Engine, PROGRAM_ONLY};
 use crate::stats::Comparison;
@@ -19,6 +19,8 @@ const BUSY_IDLE: f64 = 0.05;
 const STEAL_WARN: f64 = 0.05;
 /// Change of the reference workload's time during the run above which it is noted. Interleaving keeps it out of differences.
 const FREQUENCY_WARN: f64 = 0.05;
+/// Share of the packets handed on that found no room above which it is noted: refusing them costs something else.
+const REFUSED_WARN: f64 = 0.01;
 
 /// Checks everything that was observed, except the statistics.
 #[must_use]
@@ -28,6 +30,7 @@ pub fn run_guards(observed: &Observed, engine: Engine, asked_mode: XdpMode, vari
         Engine::TestRun { .. } => program_guards(observed),
     };
     guards.extend([steal(observed), frequency(observed), enough_slices(observed, variants)]);
+    guards.extend(redirects(observed));
     guards.extend(lost_slices(observed));
     guards.extend(interrupted(observed));
     guards
@@ -294,19 +297,59 @@ fn ledger(observed: &Observed) -> Guard {
             "two counters disagree; something else sends to, takes from or resets this interface",
         );
     }
+    if let Some(why) = ledger.onwards.as_ref().and_then(Onwards::uncounted) {
+        return Guard::warn(ID, value, format!("balances, with one stage uncounted: {why}"), "see xdplab doctor");
+    }
+    let onwards = ledger.onwards.as_ref().map_or_else(String::new, |onwards| format!("; {}", handed_on(onwards)));
     match (&ledger.xmit, &ledger.interface_received) {
         _ if observed.lab_after.as_ref().is_some_and(|lab| lab.generator.is_none()) => Guard::pass(
             ID,
             value,
-            "dispatcher and programs agree, as far as these count; the sender's count is not here",
+            format!("dispatcher and programs agree, as far as these count; the sender's count is not here{onwards}"),
         ),
         (Reading::Known(xmit), Reading::Known(_)) => {
-            Guard::pass(ID, value, format!("balances to the packet; {} dropped at transmit", xmit.drops))
+            Guard::pass(ID, value, format!("balances to the packet; {} dropped at transmit{onwards}", xmit.drops))
         }
         (Reading::NotAvailable { why }, _) | (_, Reading::NotAvailable { why }) => {
             Guard::warn(ID, value, format!("balances, with one stage uncounted: {why}"), "see xdplab doctor")
         }
     }
+}
+
+/// What became of the packets that were handed on.
+fn handed_on(onwards: &Onwards) -> String {
+    let handed_on = onwards.handed_on.known().copied().unwrap_or_default();
+    let to = [(handed_on.to_interfaces, "interfaces"), (handed_on.to_cpus, "CPUs")];
+    let to: Vec<String> =
+        to.iter().filter(|(packets, _)| *packets > 0).map(|(packets, what)| format!("{packets} to {what}")).collect();
+    let dropped = match handed_on.egress_drops {
+        0 => String::new(),
+        frames => format!(", of which egress programs dropped {frames}"),
+    };
+    format!("handed on {}{dropped}", to.join(" and "))
+}
+
+/// Where programs hand packets on: whether there was room for them.
+fn redirects(observed: &Observed) -> Option<Guard> {
+    const ID: &str = "redirects";
+    let onwards = observed.ledger.onwards.as_ref()?;
+    let Some((refused, handed_on)) = onwards.refused() else {
+        let why = onwards.uncounted().unwrap_or_default();
+        return Some(Guard::warn(ID, "not available", why, "see xdplab doctor"));
+    };
+    let value = format!("{refused} of {handed_on} found no room");
+    if handed_on == 0 {
+        return Some(Guard::fail(ID, value, "no packet was handed on", "see the ledger for where packets were lost"));
+    }
+    if refused as f64 <= REFUSED_WARN * handed_on as f64 {
+        return Some(Guard::pass(ID, value, "targets and queues took what they were given"));
+    }
+    Some(Guard::warn(
+        ID,
+        value,
+        "the target's ring or the queue of a CPU was full: slices hold what dropping packets costs in place of handing them over",
+        "make queues longer, or what empties them faster; else it is the cost under overload",
+    ))
 }
 
 fn page_pool(observed: &Observed) -> Guard {

@@ -13,7 +13,7 @@ use super::session::Source;
 use super::softirq::SoftirqAccount;
 use crate::bpf;
 use crate::device::{
-    Action, Attachment, Counts, DutProgram, EgressAction, Operation, ProgramSpec, RedirectBy, RedirectProgram,
+    Action, Attachment, Counts, DutProgram, EgressAction, LoadMode, Operation, ProgramSpec, RedirectBy, RedirectProgram,
     RedirectTarget,
 };
 use crate::error::{Error, Result};
@@ -83,7 +83,8 @@ impl RedirectDevice {
         let channels_before = readings::channels(inputs[0].ifindex);
         let rx_queues = inputs.iter().map(|link| readings::rx_queues(link, &readings::channels(link.ifindex)));
         let rx_queues = rx_queues.max().unwrap_or(1);
-        let program = RedirectProgram::load(spec.by, &addresses(&targets)?, spec.egress, rx_queues)?;
+        let addresses = targets.iter().map(RedirectTarget::of).collect::<Result<Vec<_>>>()?;
+        let program = RedirectProgram::load(spec.by, &addresses, spec.egress, rx_queues)?;
         let netns = NetNs::current()?.inode();
         let flows_from = match inputs.as_slice() {
             [input] => Interface { ifindex: input.ifindex, netns },
@@ -249,9 +250,7 @@ impl RedirectDevice {
     fn redirected(&self) -> Result<Redirected> {
         let mut sum = Counts::default();
         self.program.counts()?.into_iter().flatten().for_each(|counts| sum += counts);
-        let mut egress_drops = self.program.egress_counts()?.into_iter().map(|Counts { packets, aborted }| {
-            if self.spec.egress == Some(EgressAction::Drop) { packets } else { aborted }
-        });
+        let mut egress_drops = self.program.egress_drops()?.into_iter();
         let targets = self.targets.iter().zip(&self.receivers).map(|(target, receiver)| RedirectedTo {
             interface: target.name.clone(),
             egress_drops: egress_drops.next().unwrap_or(0),
@@ -333,17 +332,6 @@ fn links(rtnl: &mut Rtnl, names: &[String]) -> Result<Vec<LinkInfo>> {
     Ok(links)
 }
 
-fn addresses(targets: &[LinkInfo]) -> Result<Vec<RedirectTarget>> {
-    let address = |link: &LinkInfo| match link.mac {
-        Some(mac) => Ok(RedirectTarget { ifindex: link.ifindex, mac }),
-        None => {
-            let what = format!("redirect packets to {} (ifindex {})", link.name, link.ifindex);
-            Err(Error::unsupported(what, "it has no Ethernet address"))
-        }
-    };
-    targets.iter().map(address).collect()
-}
-
 fn figures(spec: &RedirectSpec) -> Vec<Figure> {
     let mut figures = vec![Figure::Exceptions, Figure::RedirectErrors, Figure::Flows];
     figures.extend(spec.stats.then_some(Figure::Redirects));
@@ -377,12 +365,10 @@ pub(super) fn features(ifindex: u32) -> Reading<Vec<XdpFeature>> {
 
 impl std::fmt::Display for RedirectSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self.by {
-            RedirectBy::Helper(crate::device::LoadMode::Dpa) => "redirect",
-            RedirectBy::Helper(crate::device::LoadMode::LoadBytes) => "redirect:load-bytes",
-            RedirectBy::Map => "redirect-map",
-            RedirectBy::Broadcast => "redirect-multi",
-        })?;
+        f.write_str(self.by.command())?;
+        if self.by == RedirectBy::Helper(LoadMode::LoadBytes) {
+            f.write_str(":load-bytes")?;
+        }
         match self.egress {
             Some(EgressAction::Forward) => f.write_str(":egress-forward"),
             Some(EgressAction::Drop) => f.write_str(":egress-drop"),

@@ -249,6 +249,23 @@ impl Observers {
         }
     }
 
+    /// The same over all pairs and CPUs.
+    #[must_use]
+    pub fn transmitted(&self) -> Reading<Xmit> {
+        self.flows().map(|flows| {
+            flows.into_iter().fold(Xmit::default(), |mut sum, FlowXmit { errno, per_cpu, .. }| {
+                let [sent, drops, bulks] = [0, 1, 2].map(|field| per_cpu.iter().map(|cpu| cpu[field]).sum::<u64>());
+                sum.sent += sent;
+                sum.drops += drops;
+                sum.bulks += bulks;
+                if let Some(errno) = errno {
+                    *sum.errors.entry(errno).or_default() += bulks;
+                }
+                sum
+            })
+        })
+    }
+
     /// Redirects that failed before a queue took the frame, by errno name.
     #[must_use]
     pub fn redirect_errors(&self) -> Reading<BTreeMap<String, u64>> {

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use super::{DRAIN_EVERY, load};
-use crate::device::{Attachment, Counts, SlicedDevice};
+use crate::device::{Attachment, Counts, HandedOn, SlicedDevice};
 use crate::error::{Error, Result};
 use crate::host::{CpuShares, CpuTimes};
 use crate::netlink::{LinkStats, XdpMode};
@@ -24,7 +24,7 @@ const RAMP: Duration = Duration::from_millis(300);
 /// before, and steals time from the run.
 const NEXT_LOOK: f64 = 1.25;
 /// How long packets may be under way after the generator has stopped.
-const SETTLE_DEADLINE: Duration = Duration::from_secs(2);
+pub(super) const SETTLE_DEADLINE: Duration = Duration::from_secs(2);
 
 /// What packets come from, and whether they still come.
 pub(crate) trait Traffic {
@@ -50,20 +50,31 @@ pub(crate) struct Counted {
     pub(crate) dispatcher: DispatcherCounts,
     /// For each RX queue, each possible CPU.
     pub(crate) programs: Reading<Vec<Vec<Counts>>>,
+    pub(crate) handed_on: Reading<HandedOn>,
 }
 
 impl Default for Counted {
     fn default() -> Self {
-        Self { dispatcher: DispatcherCounts::default(), programs: Reading::Known(Vec::new()) }
+        Self {
+            dispatcher: DispatcherCounts::default(),
+            programs: Reading::Known(Vec::new()),
+            handed_on: Reading::Known(HandedOn::default()),
+        }
     }
 }
 
 impl Counted {
-    pub(crate) fn add(&mut self, dispatcher: &DispatcherCounts, programs: Reading<Vec<Vec<Counts>>>) {
+    pub(crate) fn add(&mut self, dispatcher: &DispatcherCounts, device: &SlicedDevice) {
         self.dispatcher += dispatcher;
+        self.handed_on = self.handed_on.clone().and_then(|mut sum| {
+            device.handed_on().map(|handed_on| {
+                sum += handed_on;
+                sum
+            })
+        });
         let before = replace(&mut self.programs, Reading::Known(Vec::new()));
         self.programs = before.and_then(|mut sum| {
-            programs.map(|counts| {
+            device.counts().map(|counts| {
                 sum.resize_with(counts.len().max(sum.len()), Vec::new);
                 for (sum, counts) in sum.iter_mut().zip(counts) {
                     sum.resize_with(counts.len().max(sum.len()), Counts::default);
@@ -93,13 +104,9 @@ impl Default for Sampled {
 }
 
 impl Attached {
-    pub(super) fn attach(
-        plan: &Plan,
-        loaded: (SlicedDevice, SliceReader),
-        netns: &NetNs,
-        ifindex: u32,
-    ) -> Result<Self> {
-        let (device, reader) = loaded;
+    /// Loads the device of the first round, with its maps filled, and attaches it.
+    pub(super) fn attach(plan: &Plan, netns: &NetNs, ifindex: u32) -> Result<Self> {
+        let (device, reader) = netns.run(|| load(plan, 0))?;
         let attachment = netns.run(|| Attachment::attach(device.fd()?, ifindex, plan.xdp_mode))?;
         let attachment = Some(attachment);
         Ok(Self { attachment, device, reader, retired: Counted::default(), netns: netns.try_clone()?, ifindex })
@@ -162,14 +169,14 @@ impl Attached {
 
     /// Puts a newly loaded device in the place of the present one, whose counts are kept.
     fn load_anew(&mut self, plan: &Plan, round: u16) -> Result<()> {
-        let (device, reader) = load(plan, round)?;
+        let (device, reader) = self.netns.run(|| load(plan, round))?;
         if let Some(attachment) = &self.attachment {
             attachment.replace(device.fd()?)?;
         }
         let (old_device, old_reader) = (replace(&mut self.device, device), replace(&mut self.reader, reader));
         // A poll that began before the change goes on with the old program to its end; caches and branch predictors settle.
         sleep(DRAIN_EVERY);
-        self.retired.add(&old_reader.counts()?, old_device.counts());
+        self.retired.add(&old_reader.counts()?, &old_device);
         Ok(())
     }
 
@@ -209,7 +216,7 @@ impl Attached {
             let now = self.reader.counts()?;
             if now == before || Instant::now() > deadline {
                 let mut counted = take(&mut self.retired);
-                counted.add(&now, self.device.counts());
+                counted.add(&now, &self.device);
                 return Ok(counted);
             }
             before = now;

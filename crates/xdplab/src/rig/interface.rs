@@ -3,9 +3,11 @@
 use std::sync::atomic::AtomicBool;
 
 use super::attached::{Attached, Traffic};
-use super::{Around, load, observed};
+use super::{Around, Witnesses, observed, takes_redirected};
+use crate::device::VariantSpec;
 use crate::error::{Error, Result};
-use crate::observe::{Observers, Watch};
+use crate::netlink::XdpMode;
+use crate::observe::{Interface, Watch};
 use crate::observed::Observed;
 use crate::reading::Reading;
 use crate::reference::Beside;
@@ -39,17 +41,41 @@ impl InterfaceRig {
         PortDescription::read(&self.netns, self.ifindex)
     }
 
-    fn described(&self) -> Result<LabDescription> {
-        Ok(LabDescription { placement: Placement::Outside, generator: None, dut: self.describe()? })
+    fn described(&self, targets: &[u32]) -> Result<LabDescription> {
+        let exit = targets.iter().map(|ifindex| PortDescription::read(&self.netns, *ifindex)).collect::<Result<_>>()?;
+        Ok(LabDescription { placement: Placement::Outside, generator: None, dut: self.describe()?, exit })
+    }
+
+    /// The interfaces that the plan's variants redirect to, which must be able to take what they get.
+    fn targets(&self, plan: &Plan) -> Result<Vec<u32>> {
+        let mut rtnl = self.netns.rtnl()?;
+        let mut targets = Vec::new();
+        for name in plan.variants().iter().flat_map(VariantSpec::named_targets) {
+            let ifindex = rtnl.link_by_name(name)?.ifindex;
+            if ifindex == self.ifindex {
+                let what = format!("redirect packets of {name} to it");
+                return Err(Error::usage(what, "it is the interface that is measured").remedy("take tx:swap-macs"));
+            }
+            if plan.xdp_mode == XdpMode::Native {
+                takes_redirected(&self.netns, name, ifindex)?;
+            }
+            if !targets.contains(&ifindex) {
+                targets.push(ifindex);
+            }
+        }
+        Ok(targets)
     }
 }
 
 impl Rig for InterfaceRig {
     fn measure(&mut self, plan: &Plan, progress: &mut dyn Progress, stop: &AtomicBool) -> Result<Observed> {
         progress.stage("attaching");
-        let before = self.described()?;
-        let mut attached = Attached::attach(plan, load(plan, 0)?, &self.netns, self.ifindex)?;
-        let observers = Observers::attach(Watch { device: attached.watched(), ..Watch::default() })?;
+        let targets = self.targets(plan)?;
+        let before = self.described(&targets)?;
+        // Before the first packet, so that what they count belongs to what the programs count.
+        let device = Interface { ifindex: self.ifindex, netns: self.netns.inode() };
+        let witnesses = Witnesses::attach(plan, Watch { device, ..Watch::default() })?;
+        let mut attached = Attached::attach(plan, &self.netns, self.ifindex)?;
         let reference = Beside::begin(plan.placement.dut_cpu());
         let outside = Outside { plan, name: before.dut.name.clone() };
         let sampled = attached.rounds(plan, &outside, progress, stop)?;
@@ -58,16 +84,21 @@ impl Rig for InterfaceRig {
         // Packets go on coming: only a device that is detached has counters that stand still.
         attached.detach();
         let counted = attached.settle()?;
+        let received = || match targets.as_slice() {
+            [] => Reading::Known(0),
+            _ => Reading::not_available("who receives behind the target is not known here"),
+        };
         let around = Around {
+            onwards: witnesses.onwards(&counted.handed_on, received),
             generated: Reading::not_available("traffic comes from outside"),
             interface_received: Reading::not_available("packets came in before and after too"),
             returned: None,
             reference,
             xdp_mode,
             placement: PlacementState::outside(&self.netns, self.ifindex),
-            described: [before, self.described()?],
+            described: [before, self.described(&targets)?],
         };
-        let mut observed = observed(&observers, sampled, counted, around);
+        let mut observed = observed(&witnesses, sampled, counted, around);
         observed.page_pools = Reading::not_available("the interface keeps its pages while it is up");
         observed.ledger.xmit = Reading::not_available("traffic comes from outside");
         Ok(observed)

@@ -19,7 +19,7 @@ impl Bench for Machine {
     fn carry_out(&mut self, work: &Work, seed: u64, progress: &mut dyn Progress, stop: &AtomicBool) -> Result<Finding> {
         Ok(match work {
             Work::Compare(plan, placement) => {
-                let plan = Plan { seed, placement: placement.resolve()?, ..(**plan).clone() };
+                let plan = Plan { seed, placement: placement.resolve()?, ..(**plan).clone() }.fitted()?;
                 let rig: &mut dyn Rig = match plan.engine {
                     Engine::Slices => &mut LabRig,
                     Engine::TestRun { .. } => &mut TestRunRig,
@@ -27,7 +27,7 @@ impl Bench for Machine {
                 Finding::Case(Box::new(run::compare(&plan, rig, progress, stop)?))
             }
             Work::Settings(plan, placement) => {
-                let run = Plan { seed, placement: placement.resolve()?, ..plan.run.clone() };
+                let run = Plan { seed, placement: placement.resolve()?, ..plan.run.clone() }.fitted()?;
                 let plan = SettingsPlan { run, ..(**plan).clone() };
                 Finding::Settings(Box::new(settings::compare(&plan, progress, stop)?))
             }

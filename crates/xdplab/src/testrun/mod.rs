@@ -16,7 +16,8 @@
 //! to empty a second level cache of 1 MiB would take tens of microseconds a packet.
 //!
 //! Limits: a program finds the packet as its run before left it (a `bpf_xdp_adjust_head` adds up), nothing acts on
-//! what it returns, there is one frame, and it seems to come in on RX queue 0 of the loopback device.
+//! what it returns, there is one frame, and it seems to come in on RX queue 0 of the loopback device. Programs that redirect
+//! find that device in their devmap, and look it up in vain.
 
 mod cold;
 
@@ -159,7 +160,7 @@ impl<'a> Bench<'a> {
 
     fn retire(self, taken: &mut Taken) -> Result<()> {
         taken.asked += self.asked;
-        taken.counted.add(&self.reader.counts()?, self.device.counts());
+        taken.counted.add(&self.reader.counts()?, &self.device);
         Ok(())
     }
 
@@ -187,7 +188,7 @@ impl<'a> Bench<'a> {
 
 impl Taken {
     fn observed(self, plan: &Plan, surroundings: Surroundings) -> Observed {
-        let Counted { dispatcher, programs } = self.counted;
+        let Counted { dispatcher, programs, .. } = self.counted;
         Observed {
             slices: self.slices,
             rounds: self.rounds,
@@ -205,6 +206,7 @@ impl Taken {
                 aborted: programs.map(|queues| rig::sum(queues.iter().flatten()).aborted),
                 interface_received: no_driver(),
                 returned: None,
+                onwards: None,
             },
             rx_queue_packets: no_driver(),
             cpu_packets: dispatcher.cpu_packets,

@@ -1,4 +1,5 @@
-//! The laboratory: a veth pair between two namespaces, one end for the generator and one for the device under test.
+//! The laboratory: a veth pair between two namespaces, one end for the generator and one for the device under test; and where
+//! that redirects, a second pair to a third namespace.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd as _;
@@ -15,20 +16,25 @@ use crate::packet::MacAddr;
 use crate::reading::Reading;
 use crate::sys::ethtool::{DriverInfo, EthtoolIoctl};
 
-/// The name of the generator's interface.
-const GENERATOR: &str = "gen0";
-/// The name of the DUT's interface.
-const DUT: &str = "dut0";
-/// Locally administered addresses (the bit 0x02 of the first byte); the bytes after it spell "XDP".
-const GENERATOR_MAC: MacAddr = MacAddr([0x02, 0x58, 0x44, 0x50, 0x00, 0x01]);
-const DUT_MAC: MacAddr = MacAddr([0x02, 0x58, 0x44, 0x50, 0x00, 0x02]);
-/// 198.18.0.0/15 is set aside for benchmarks of network devices (RFC 2544, appendix C.2.2).
-const GENERATOR_IPV4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
-const DUT_IPV4: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
+/// An end of a veth pair. Its MAC address is locally administered (the bit 0x02 of the first byte), and the bytes after it
+/// spell "XDP". Its IPv4 address is of 198.18.0.0/15, set aside for benchmarks of network devices (RFC 2544, appendix C.2.2),
+/// its IPv6 address of 2001:2::/48, set aside for the same (RFC 5180, section 8, erratum 1752).
+#[derive(Clone, Copy)]
+struct End {
+    name: &'static str,
+    /// Which of its pair's two subnets of these it is in.
+    subnet: u8,
+    /// Its number in all of its addresses.
+    number: u8,
+}
+
+const GENERATOR: End = End { name: "gen0", subnet: 0, number: 1 };
+const DUT: End = End { name: "dut0", subnet: 0, number: 2 };
+/// The name of the interface that the lab brings for programs that redirect.
+pub const REDIRECT_TARGET: &str = "out0";
+const OUT: End = End { name: REDIRECT_TARGET, subnet: 1, number: 1 };
+const SINK: End = End { name: "sink0", subnet: 1, number: 2 };
 const IPV4_PREFIX_LEN: u8 = 24;
-/// 2001:2::/48 is set aside for the same (RFC 5180, section 8, erratum 1752).
-const GENERATOR_IPV6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 1);
-const DUT_IPV6: Ipv6Addr = Ipv6Addr::new(0x2001, 2, 0, 0, 0, 0, 0, 2);
 const IPV6_PREFIX_LEN: u8 = 64;
 /// Why a port has no IPv6 address.
 const NO_IPV6: &str = "the kernel has no IPv6: /proc/net/if_inet6 is not there";
@@ -41,11 +47,13 @@ pub struct LabSpec {
     /// Receive queues and transmit queues of each end, 1 to 4096. Native XDP on veth needs as many receive queues as the
     /// peer has transmit queues.
     pub queues: u16,
-    /// The MTU of both ends in bytes.
+    /// The MTU of all ends in bytes.
     pub mtu: u32,
     /// Which CPU runs what.
     pub placement: Placement,
-    /// Offloads of both ends, each by a name that [`Ethtool::set_offloads`] takes; those not named stay as veth has them.
+    /// Whether there is a second pair, for programs that redirect; see [`Exit`].
+    pub exit: bool,
+    /// Offloads of all ends, each by a name that [`Ethtool::set_offloads`] takes; those not named stay as veth has them.
     pub offloads: Vec<(String, bool)>,
 }
 
@@ -57,7 +65,7 @@ impl LabSpec {
     #[must_use]
     pub fn new(placement: Placement) -> Self {
         let off = |name: &str| (name.to_owned(), false);
-        Self { queues: 1, mtu: 1500, placement, offloads: ["gro", "gso", "tso", "tx"].map(off).to_vec() }
+        Self { queues: 1, mtu: 1500, placement, exit: false, offloads: ["gro", "gso", "tso", "tx"].map(off).to_vec() }
     }
 }
 
@@ -78,7 +86,7 @@ pub struct Port {
     pub ipv6: Ipv6Addr,
 }
 
-/// A veth pair between two namespaces; the kernel sends nothing through it on its own. Dropping it removes everything.
+/// The pairs and their namespaces; the kernel sends nothing through them on its own. Dropping it removes everything.
 #[derive(Debug)]
 pub struct Lab {
     spec: LabSpec,
@@ -86,6 +94,18 @@ pub struct Lab {
     pub generator: Port,
     /// The end whose XDP program is measured.
     pub dut: Port,
+    /// Where its program redirects to, if the lab was asked for it.
+    pub exit: Option<Exit>,
+}
+
+/// A second veth pair, for programs that redirect.
+#[derive(Debug)]
+pub struct Exit {
+    /// The end that frames are redirected to, [`REDIRECT_TARGET`], in the namespace of the DUT.
+    pub out: Port,
+    /// The end that receives them, in a namespace of its own. It takes redirected frames once it has NAPI: an XDP program, or
+    /// GRO.
+    pub sink: Port,
 }
 
 impl Lab {
@@ -95,20 +115,12 @@ impl Lab {
     /// If the machine or the kernel can't hold what `spec` asks for; then nothing is left behind.
     pub fn build(spec: &LabSpec) -> Result<Self> {
         spec.placement.check()?;
-        // Until the lab is complete the namespaces alone own it: without them the veth pair goes too.
-        let (generator, dut) = (NetNs::new()?, NetNs::new()?);
-        let end = |name, netns, mac| VethEnd { name, netns, mac, queues: spec.queues, mtu: spec.mtu };
-        generator
-            .rtnl()?
-            .add_veth([end(GENERATOR, generator.as_fd(), GENERATOR_MAC), end(DUT, dut.as_fd(), DUT_MAC)])?;
-        let generator = Port::find(generator, GENERATOR, GENERATOR_MAC, GENERATOR_IPV4, GENERATOR_IPV6)?;
-        let dut = Port::find(dut, DUT, DUT_MAC, DUT_IPV4, DUT_IPV6)?;
-        let lab = Self { spec: spec.clone(), generator, dut };
-        for (port, peer) in [(&lab.generator, &lab.dut), (&lab.dut, &lab.generator)] {
-            port.configure(spec, peer)?;
-        }
-        for port in [&lab.generator, &lab.dut] {
-            port.await_ready()?;
+        // Until a pair is complete the namespaces alone own it: without them it goes too.
+        let (generator, dut) = pair(spec, (GENERATOR, NetNs::new()?), (DUT, NetNs::new()?))?;
+        let mut lab = Self { spec: spec.clone(), generator, dut, exit: None };
+        if spec.exit {
+            let (out, sink) = pair(spec, (OUT, lab.dut.netns.try_clone()?), (SINK, NetNs::new()?))?;
+            lab.exit = Some(Exit { out, sink });
         }
         Ok(lab)
     }
@@ -137,22 +149,56 @@ impl Lab {
             placement: self.spec.placement,
             generator: Some(self.generator.describe()?),
             dut: self.dut.describe()?,
+            exit: match &self.exit {
+                Some(Exit { out, sink }) => vec![out.describe()?, sink.describe()?],
+                None => Vec::new(),
+            },
         })
+    }
+}
+
+/// Makes a pair, and waits until frames can pass.
+fn pair(spec: &LabSpec, (near, near_netns): (End, NetNs), (far, far_netns): (End, NetNs)) -> Result<(Port, Port)> {
+    let veth = |End { name, .. }, netns, mac| VethEnd { name, netns, mac, queues: spec.queues, mtu: spec.mtu };
+    let ends = [veth(near, near_netns.as_fd(), near.mac()), veth(far, far_netns.as_fd(), far.mac())];
+    near_netns.rtnl()?.add_veth(ends)?;
+    let (near, far) = (Port::find(near_netns, near)?, Port::find(far_netns, far)?);
+    near.configure(spec, &far)?;
+    far.configure(spec, &near)?;
+    near.await_ready()?;
+    far.await_ready()?;
+    Ok((near, far))
+}
+
+impl End {
+    fn mac(self) -> MacAddr {
+        MacAddr([0x02, 0x58, 0x44, 0x50, self.subnet, self.number])
+    }
+
+    fn ipv4(self) -> Ipv4Addr {
+        Ipv4Addr::new(198, 18, self.subnet, self.number)
+    }
+
+    fn ipv6(self) -> Ipv6Addr {
+        Ipv6Addr::new(0x2001, 2, 0, self.subnet.into(), 0, 0, 0, self.number.into())
     }
 }
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        // The namespaces would take the pair with them, but only some time after they are closed, and not while a socket
+        // The namespaces would take the pairs with them, but only some time after they are closed, and not while a socket
         // still holds one.
-        drop(self.dut.netns.rtnl().and_then(|mut rtnl| rtnl.delete_link(self.dut.ifindex)));
+        let near = [Some(&self.dut), self.exit.as_ref().map(|exit| &exit.out)];
+        for port in near.into_iter().flatten() {
+            drop(port.netns.rtnl().and_then(|mut rtnl| rtnl.delete_link(port.ifindex)));
+        }
     }
 }
 
 impl Port {
-    fn find(netns: NetNs, name: &str, mac: MacAddr, ipv4: Ipv4Addr, ipv6: Ipv6Addr) -> Result<Self> {
-        let ifindex = netns.rtnl()?.link_by_name(name)?.ifindex;
-        Ok(Self { netns, name: name.to_owned(), ifindex, mac, ipv4, ipv6 })
+    fn find(netns: NetNs, end: End) -> Result<Self> {
+        let ifindex = netns.rtnl()?.link_by_name(end.name)?.ifindex;
+        Ok(Self { netns, name: end.name.to_owned(), ifindex, mac: end.mac(), ipv4: end.ipv4(), ipv6: end.ipv6() })
     }
 
     /// Goes up, sets offloads and gets addresses and the peer as a static neighbour.
@@ -222,6 +268,9 @@ pub struct LabDescription {
     pub generator: Option<PortDescription>,
     /// The interface whose XDP program is measured.
     pub dut: PortDescription,
+    /// Where its program redirects to: the interface, and in a lab the one behind it; empty where nothing redirects.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub exit: Vec<PortDescription>,
 }
 
 /// An interface as the record keeps it.

@@ -10,7 +10,7 @@ mod network_file;
 mod placement;
 mod sysfs;
 
-pub use lab::{Lab, LabDescription, LabSpec, Port, PortDescription, native_xdp_mtu_limit};
+pub use lab::{Exit, Lab, LabDescription, LabSpec, Port, PortDescription, REDIRECT_TARGET, native_xdp_mtu_limit};
 pub use named::{Listed, NamedLab, NamedLabs, NamedNamespace, Status, TakenDown};
 pub use netns::NetNs;
 pub use network::{Network, NetworkPort};

@@ -118,6 +118,16 @@ impl Placement {
         }
     }
 
+    /// A CPU to redirect packets to: of those that the calling thread may use the last that runs neither generator nor DUT,
+    /// else one that does not run the DUT, else the DUT's. `None` where it is not decided here what runs where.
+    ///
+    /// # Errors
+    /// If the kernel does not tell the thread's CPUs.
+    pub fn remote_cpu(self) -> Result<Option<usize>> {
+        let (Some(generator), Some(dut)) = (self.generator_cpu(), self.dut_cpu()) else { return Ok(None) };
+        Ok(allowed_cpus()?.into_iter().max_by_key(|&cpu| (cpu != dut, cpu != generator, cpu)))
+    }
+
     /// Refuses a placement that this machine can't hold.
     pub(super) fn check(self) -> Result<()> {
         let what = "place generator and DUT";
@@ -268,6 +278,15 @@ fn cpus_of(pid: i32) -> nix::Result<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn packets_are_redirected_to_another_cpu_than_the_device_s_where_there_is_one() {
+        let cpus = allowed_cpus().unwrap();
+        let dut = cpus[0];
+        let remote = Placement::Same { cpu: dut }.remote_cpu().unwrap().unwrap();
+        assert_eq!(remote, *cpus.last().unwrap());
+        assert_eq!(Placement::Outside.remote_cpu().unwrap(), None);
+    }
 
     #[test]
     fn a_placement_that_the_machine_can_not_hold_is_refused_with_a_remedy() {

@@ -193,6 +193,7 @@ fn observed(plan: &Plan, slices: Vec<Slice>, rounds: Vec<usize>, seconds: f64) -
             aborted: Reading::Known(0),
             interface_received: Reading::Known(received),
             returned: plan.may_return_packets().then_some(received),
+            onwards: None,
         },
         rx_queue_packets: Reading::Known((0..plan.queues).map(|queue| if queue == 0 { received } else { 0 }).collect()),
         cpu_packets: on(dut_cpu, received),
@@ -238,7 +239,12 @@ fn lab(plan: &Plan) -> LabDescription {
         },
         netns_inode: 4_026_532_000 + u64::from(last),
     };
-    LabDescription { placement: plan.placement, generator: Some(port("gen0", 1)), dut: port("dut0", 2) }
+    LabDescription {
+        placement: plan.placement,
+        generator: Some(port("gen0", 1)),
+        dut: port("dut0", 2),
+        exit: Vec::new(),
+    }
 }
 
 /// This machine, with another one's name in all that is printed of it.

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use xdplab::device::Operation;
+use xdplab::device::{HandedOn, Operation};
 use xdplab::guard::{Guard, Outcome};
 use xdplab::host::CpuShares;
 use xdplab::netlink::XdpMode;
-use xdplab::observe::NapiPolls;
-use xdplab::observed::Observed;
+use xdplab::observe::{NapiPolls, Xmit};
+use xdplab::observed::{Observed, Onwards};
 use xdplab::reading::Reading;
 use xdplab::run::{Case, Plan};
 use xdplab::topology::{LabDescription, Placement};
@@ -243,6 +243,55 @@ fn a_ledger_with_a_stage_that_nobody_counted() {
         observed.ledger.interface_received = Reading::not_available("no statistics");
     };
     planted(&same(), no_interface, "ledger", Outcome::Warn, "one stage uncounted: no statistics");
+}
+
+/// A thousand packets handed on to an interface, whose driver had no room for some.
+fn onwards(refused: u64) -> Onwards {
+    let sent = 1_000 - refused;
+    Onwards {
+        handed_on: Reading::Known(HandedOn { to_interfaces: 1_000, ..HandedOn::default() }),
+        failed: Reading::Known(0),
+        xmit: Reading::Known(Xmit { sent, drops: refused, bulks: 63, errors: BTreeMap::new() }),
+        received: Reading::Known(sent),
+        enqueued: None,
+        kthreads: None,
+    }
+}
+
+#[test]
+fn a_target_without_room() {
+    let room = |observed: &mut Observed| observed.ledger.onwards = Some(onwards(10));
+    planted(&same(), room, "redirects", Outcome::Pass, "took what they were given");
+    let full = |observed: &mut Observed| observed.ledger.onwards = Some(onwards(11));
+    let guard = planted(&same(), full, "redirects", Outcome::Warn, "the target's ring or the queue of a CPU was full");
+    assert_eq!(guard.value, "11 of 1000 found no room");
+    let nothing = |observed: &mut Observed| {
+        let xmit = Reading::Known(Xmit::default());
+        let handed_on = Reading::Known(HandedOn::default());
+        observed.ledger.onwards = Some(Onwards { handed_on, xmit, received: Reading::Known(0), ..onwards(0) });
+    };
+    planted(&same(), nothing, "redirects", Outcome::Fail, "no packet was handed on");
+}
+
+#[test]
+fn one_packet_missing_behind_a_target_and_a_stage_there_that_nobody_counted() {
+    let ledger = |spoil: fn(&mut Observed)| {
+        let guards = run(&same(), spoil).guards;
+        guards.into_iter().find(|guard| guard.id == "ledger").unwrap()
+    };
+    let whole = ledger(|observed| observed.ledger.onwards = Some(onwards(0)));
+    assert_eq!(whole.outcome, Outcome::Pass);
+    assert!(whole.reason.ends_with("; handed on 1000 to interfaces"), "{whole:?}");
+    let missing = ledger(|observed| {
+        observed.ledger.onwards = Some(Onwards { received: Reading::Known(999), ..onwards(0) });
+    });
+    assert_eq!(missing.outcome, Outcome::Fail);
+    assert!(missing.reason.contains("sent to the target - received behind it = 1"), "{missing:?}");
+    let uncounted = ledger(|observed| {
+        observed.ledger.onwards = Some(Onwards { failed: Reading::not_available("no such tracepoint"), ..onwards(0) });
+    });
+    assert_eq!(uncounted.outcome, Outcome::Warn);
+    assert!(uncounted.reason.contains("no such tracepoint"), "{uncounted:?}");
 }
 
 #[test]

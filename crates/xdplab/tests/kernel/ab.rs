@@ -9,13 +9,13 @@ use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType
 use nix::sys::time::{TimeVal, TimeValLike as _};
 use serde_json::Value;
 use xdplab::device::{Action, Attachment, DutProgram, Operation, ProgramSpec, UserObject, VariantSpec};
-use xdplab::generator::{LiveFrames, LiveFramesSpec, Rewrite};
+use xdplab::generator::{LiveFrames, LiveFramesSpec, Rewrite, Sink};
 use xdplab::netlink::XdpMode;
 use xdplab::packet::{FlowSpec, FrameSize, UDP_HEADER_LEN, build_udp_frame};
 use xdplab::topology::{Lab, LabSpec, Placement};
 
 use crate::counts::{attach, frame};
-use crate::support::{BPF, NETNS, test};
+use crate::support::{BPF, NETNS, TWO_CPUS, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -36,6 +36,16 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("ab::an_interface_with_traffic_from_outside_is_measured", &[&NETNS, &BPF], interface),
         test("ab::an_interface_without_traffic_is_an_error", &[&NETNS, &BPF], no_traffic),
         test("ab::an_interface_in_use_or_occupied_is_refused", &[&NETNS, &BPF], in_use),
+        test("ab::redirects_are_measured_and_every_packet_is_accounted_for", &[&NETNS, &BPF], redirects),
+        test("ab::redirects_in_skb_mode_are_too", &[&NETNS, &BPF], redirects_skb),
+        test(
+            "ab::redirects_to_cpus_are_measured_and_every_packet_is_accounted_for",
+            &[&NETNS, &BPF, &TWO_CPUS],
+            cpumaps,
+        ),
+        test("ab::redirects_on_an_interface_go_where_they_are_told", &[&NETNS, &BPF], redirects_on),
+        test("ab::redirects_are_run_alone_too", &[&NETNS, &BPF], redirects_alone),
+        test("ab::a_cpu_that_is_not_there_is_refused", &[&NETNS, &BPF], no_such_cpu),
         test("ab::a_resolution_ends_the_run_when_it_is_reached", &[&NETNS, &BPF], resolve),
     ]
 }
@@ -217,7 +227,7 @@ fn frags() {
     let lab = Lab::build(&LabSpec { mtu: 4000, ..LabSpec::new(Placement::same().unwrap()) }).unwrap();
     let load = |spec: String| match spec.parse().unwrap() {
         VariantSpec::Object(spec) => UserObject::open(&spec).unwrap(),
-        VariantSpec::Builtin(spec) => panic!("{spec}"),
+        other => panic!("{other}"),
     };
     for (spec, frags) in [(program("user", "work"), true), (program("plain", "last"), false)] {
         let object = load(spec);
@@ -302,17 +312,163 @@ fn no_program_is_left(lab: &Lab) {
     assert!(link.xdp.is_empty(), "{:?}", link.xdp);
 }
 
-fn interface() {
-    let lab = lab();
+/// What became of the packets that programs handed on: the ledger's part, whose guard has passed.
+fn handed_on(case: &Value) -> Value {
+    let ledger = case["guards"].as_array().unwrap().iter().find(|guard| guard["id"] == "ledger").unwrap();
+    assert_eq!(ledger["outcome"], "pass", "{ledger}");
+    let onwards = case["observed"]["ledger"]["onwards"].clone();
+    assert_eq!(onwards["failed"], 0);
+    onwards
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
+}
+
+fn redirects() {
+    let (lines, case) = measured(&[
+        "--baseline",
+        "redirect-map",
+        "--candidate",
+        "redirect-map:egress-forward",
+        "--candidate",
+        "redirect-map:egress-drop",
+        "--candidate",
+        "redirect",
+        "--candidate",
+        "redirect-multi",
+        "--seconds",
+        "4",
+    ]);
+    assert!(lines.iter().all(|line| line["compared"]["estimate"].is_object()), "{lines:?}");
+    let onwards = handed_on(&case);
+    let (handed_on, xmit) = (&onwards["handed_on"], &onwards["xmit"]);
+    assert_eq!(number(&handed_on["to_interfaces"]), number(&case["observed"]["ledger"]["handled"]));
+    assert_eq!((number(&handed_on["to_cpus"]), &onwards["enqueued"]), (0, &Value::Null));
+    // A sixth of the packets: there are two baselines and four candidates.
+    let dropped = number(&handed_on["egress_drops"]) as f64 / number(&handed_on["to_interfaces"]) as f64;
+    assert!((0.15..0.19).contains(&dropped), "{dropped} of the packets were dropped by the egress program");
+    assert_eq!(number(&xmit["sent"]), number(&onwards["received"]));
+    assert_eq!(case["observed"]["lab_after"]["exit"][0]["name"], "out0");
+    assert_eq!(case["plan"]["candidates"][1], serde_json::json!({"redirect": "map", "egress": "drop"}));
+}
+
+fn redirects_skb() {
+    let (_, case) = measured(&[
+        "--baseline",
+        "redirect",
+        "--candidate",
+        "redirect-map:egress-drop",
+        "--xdp-mode",
+        "skb",
+        "--seconds",
+        "3",
+    ]);
+    let onwards = handed_on(&case);
+    assert!(onwards["xmit"]["not_available"].is_string());
+    let handed_on = &onwards["handed_on"];
+    assert_eq!(
+        number(&handed_on["to_interfaces"]),
+        number(&handed_on["egress_drops"]) + number(&onwards["received"]),
+        "{onwards}"
+    );
+}
+
+fn cpumaps() {
+    let (lines, case) = measured(&[
+        "--baseline",
+        "redirect-cpu:qsize=64",
+        "--candidate",
+        "redirect-cpu:qsize=192",
+        "--candidate",
+        "redirect-cpu:qsize=192:remote-drop",
+        "--candidate",
+        "redirect-cpu:no-touch:remote-redirect",
+        "--seconds",
+        "5",
+    ]);
+    assert_eq!(lines.len(), 3);
+    let placement = number(&case["plan"]["placement"]["cpu"]);
+    let cpu = number(&case["plan"]["baseline"]["cpus"][0]);
+    assert_ne!(cpu, placement, "packets go to another CPU than the device's");
+    let onwards = handed_on(&case);
+    let (handed_on, enqueued, kthreads) = (&onwards["handed_on"], &onwards["enqueued"], &onwards["kthreads"]);
+    assert_eq!(number(&handed_on["to_cpus"]), number(&case["observed"]["ledger"]["handled"]));
+    assert_eq!(number(&handed_on["to_cpus"]), number(&enqueued["processed"]));
+    assert_eq!(number(&enqueued["processed"]) - number(&enqueued["drops"]), number(&kthreads["processed"]));
+    assert!(number(&kthreads["drop"]) > 0 && number(&kthreads["redirect"]) > 0, "{kthreads}");
+    let xmit = &onwards["xmit"];
+    assert_eq!(number(&kthreads["redirect"]), number(&xmit["sent"]) + number(&xmit["drops"]));
+}
+
+/// The tool's own lab is not needed: packets come from one namespace, and go to a third.
+fn redirects_on() {
+    let lab = Lab::build(&LabSpec { exit: true, ..LabSpec::new(Placement::same().unwrap()) }).unwrap();
+    let generator = lab_generator(&lab);
+    let arguments =
+        ["--baseline", "redirect-map:out0", "--candidate", "redirect-map:out0:egress-drop", "--seconds", "2"];
+    let (output, _) = on(&lab, &arguments);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("can't redirect frames to out0") && error.contains("NETDEV_XDP_ACT_NDO_XMIT"), "{error}");
+
+    let (exit, sink) = (lab.exit.as_ref().unwrap(), Sink::load().unwrap());
+    let _attachment = attach(sink.fd().unwrap(), &exit.sink, XdpMode::Native);
+    let (output, record) = on(&lab, &arguments);
+    assert!(output.status.success(), "{output:?}");
+    let case = record.unwrap()["cases"][0].clone();
+    let onwards = handed_on(&case);
+    assert_eq!(number(&onwards["xmit"]["sent"]), sink.packets().unwrap());
+    assert!(number(&onwards["handed_on"]["egress_drops"]) > 0 && onwards["received"]["not_available"].is_string());
+    assert_eq!(case["observed"]["lab_after"]["exit"][0]["name"], "out0");
+    for (spec, told) in [
+        ("redirect:dut0", "it is the interface that is measured; take tx:swap-macs"),
+        ("redirect-map", "it names no interface to redirect to; name it: redirect:IFACE"),
+        ("redirect-map:nosuch0", "ENODEV"),
+        ("redirect-cpu", "it names no CPU; name one: redirect-cpu:cpu=N"),
+    ] {
+        let (output, _) = on(&lab, &["--baseline", spec, "--candidate", "drop:no-touch"]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(told) && error.lines().count() == 1, "{spec}: {error}");
+    }
+    generator.stop().unwrap();
+    no_program_is_left(&lab);
+}
+
+fn redirects_alone() {
+    let (lines, _) = measured(&[
+        "--baseline",
+        "redirect-map",
+        "--candidate",
+        "redirect-cpu:l4-hash",
+        "--engine",
+        "test-run",
+        "--seconds",
+        "1",
+    ]);
+    let alone = &lines[0]["candidate"]["program_alone"]["delta"]["estimate_ns"];
+    assert!(alone.as_f64().is_some_and(|ns| ns > 0.0), "{}", lines[0]);
+}
+
+fn no_such_cpu() {
+    let error = error_of(&["--baseline", "redirect-cpu:cpu=9999", "--candidate", "redirect-cpu", "--seconds", "1"]);
+    assert!(error.contains("9999"), "{error}");
+}
+
+fn lab_generator(lab: &Lab) -> LiveFrames {
     let spec = LiveFramesSpec {
-        frame: frame(&lab, FlowSpec::lab_v4()),
+        frame: frame(lab, FlowSpec::lab_v4()),
         ifindex: lab.generator.ifindex,
         cpus: lab.spec().placement.generator_cpu().into_iter().collect(),
         batch: LiveFramesSpec::DEFAULT_BATCH,
         count: None,
         rewrite: Rewrite::default(),
     };
-    let generator = LiveFrames::start(&spec, &lab.generator.netns).unwrap();
+    LiveFrames::start(&spec, &lab.generator.netns).unwrap()
+}
+
+fn interface() {
+    let lab = lab();
+    let generator = lab_generator(&lab);
     let (output, record) = on(&lab, &[&CANDIDATES[..], &["--seconds", "2"]].concat());
     generator.stop().unwrap();
     assert!(output.status.success(), "{output:?}");
