@@ -163,16 +163,21 @@ impl RxRing {
         RxDrain { rx: self, left }
     }
 
+    /// Whether there is no packet now.
+    pub fn is_empty(&mut self) -> bool {
+        self.ring.available(1) == 0
+    }
+
     /// Waits until there is a packet, at most `timeout`. Returns whether there is one.
     ///
     /// # Errors
     ///
     /// The system call failed.
     pub fn wait(&mut self, timeout: Duration) -> Result<bool> {
-        if self.ring.available(1) == 0 {
+        if self.is_empty() {
             self.link.poll(libc::POLLIN, timeout)?;
         }
-        Ok(self.ring.available(1) > 0)
+        Ok(!self.is_empty())
     }
 
     /// As [`RxRing::wait`] on several rings at once.
@@ -182,11 +187,11 @@ impl RxRing {
     /// The system call failed.
     pub fn wait_any<'a>(rings: impl IntoIterator<Item = &'a mut Self>, timeout: Duration) -> Result<bool> {
         let mut rings: Vec<&mut Self> = rings.into_iter().collect();
-        if rings.iter_mut().all(|rx| rx.ring.available(1) == 0) {
+        if rings.iter_mut().all(|rx| rx.is_empty()) {
             let links: Vec<&Link> = rings.iter().map(|rx| &*rx.link).collect();
             Link::poll_in(&links, timeout)?;
         }
-        Ok(rings.iter_mut().any(|rx| rx.ring.available(1) > 0))
+        Ok(rings.iter_mut().any(|rx| !rx.is_empty()))
     }
 
     /// Segments received since the socket was bound.

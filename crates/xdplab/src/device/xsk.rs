@@ -10,6 +10,7 @@ use std::time::Duration;
 use aya::Ebpf;
 use aya::maps::{MapData, PerCpuArray, XskMap};
 use aya::programs::ProgramFd;
+use nix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use xsk::{
     BindMode, BusyPoll, CompletionRing, Config, FillRing, Mode, Pages, QueueSharer, RxRing, Segment, Socket,
@@ -172,6 +173,42 @@ struct Common {
     cells: Vec<Cell>,
     completed: AtomicU64,
     tx_dropped: AtomicU64,
+    busy: Busy,
+}
+
+/// How long a thread that looks for packets all the time has had some, in ns of its run time.
+#[derive(Debug, Default)]
+struct Busy {
+    /// Up to the moment when it last found none.
+    total: AtomicU64,
+    /// Its run time when packets came after that; 0 while there are none.
+    since: AtomicU64,
+}
+
+impl Busy {
+    /// Tells whether there are packets now. The clock is read when that changes: never while they keep coming.
+    fn note(&self, busy: bool) {
+        let since = self.since.load(Ordering::Relaxed);
+        if busy == (since > 0) {
+            return;
+        }
+        let now = thread_time();
+        if busy {
+            self.since.store(now, Ordering::Relaxed);
+        } else {
+            self.total.fetch_add(now.saturating_sub(since), Ordering::Relaxed);
+            self.since.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// The time so far of a thread that has run for `run`, which may be some milliseconds old.
+    fn until(&self, run: Duration) -> Duration {
+        let total = Duration::from_nanos(self.total.load(Ordering::Relaxed));
+        match self.since.load(Ordering::Relaxed) {
+            0 => total,
+            since => total + run.saturating_sub(Duration::from_nanos(since)),
+        }
+    }
 }
 
 /// What the program counted, per CPU.
@@ -301,6 +338,11 @@ impl XskProgram {
 }
 
 impl XskSpec {
+    /// Whether the thread does nothing but look for packets when there are none.
+    fn spins(&self) -> bool {
+        !self.poll && !self.busy_poll
+    }
+
     fn check(&self) -> Result<()> {
         let what = "set up AF_XDP sockets";
         if self.batch == 0 || self.busy_poll && u16::try_from(self.batch).is_err() {
@@ -376,16 +418,22 @@ pub struct XskWorker {
     common: Arc<Common>,
     thread: Option<JoinHandle<xsk::Result<()>>>,
     tid: i32,
+    spins: bool,
 }
 
 impl XskWorker {
     fn spawn(sockets: Sockets, spec: XskSpec, mode: Mode) -> Result<Self> {
         let cells = (0..=sockets.sharers.len()).map(|_| Cell::default()).collect();
-        let common =
-            Common { stop: AtomicBool::new(false), cells, completed: AtomicU64::new(0), tx_dropped: AtomicU64::new(0) };
-        let common = Arc::new(common);
+        let common = Arc::new(Common {
+            stop: AtomicBool::new(false),
+            cells,
+            completed: AtomicU64::new(0),
+            tx_dropped: AtomicU64::new(0),
+            busy: Busy::default(),
+        });
         let (started, begun) = mpsc::channel();
         let what = "start the thread of the AF_XDP sockets";
+        let spins = spec.spins();
         let worker = Worker::new(sockets, spec, mode, Arc::clone(&common));
         let run = move || {
             let ready = worker.spec.fifo.map_or(Ok(()), sched::set_fifo);
@@ -399,7 +447,7 @@ impl XskWorker {
             .spawn(run)
             .map_err(|error| Error::io(what, "clone", &error))?;
         let tid = begun.recv().map_err(|error| Error::invalid(what, error.to_string()))??;
-        Ok(Self { common, thread: Some(thread), tid })
+        Ok(Self { common, thread: Some(thread), tid, spins })
     }
 
     /// The kernel's number of the thread.
@@ -418,6 +466,13 @@ impl XskWorker {
     #[must_use]
     pub fn completed(&self) -> (u64, u64) {
         (self.common.completed.load(Ordering::Relaxed), self.common.tx_dropped.load(Ordering::Relaxed))
+    }
+
+    /// Of the time `run` that the thread has run, how long it had packets. `None` where all of it counts: it sleeps without
+    /// packets, or polls the driver then.
+    #[must_use]
+    pub fn busy(&self, run: Duration) -> Option<Duration> {
+        self.spins.then(|| self.common.busy.until(run))
     }
 
     /// Succeeds as long as the thread runs.
@@ -487,6 +542,14 @@ impl Worker {
         while !self.common.stop.load(Ordering::Relaxed) {
             if self.spec.poll {
                 self.wait()?;
+            } else if self.spec.spins() {
+                let busy = self.sending() > 0 || self.rings.iter_mut().any(|rings| !rings.rx.is_empty());
+                self.common.busy.note(busy);
+                // Packets that came since have to wait until they have been noted.
+                if !busy {
+                    (0..self.rings.len()).try_for_each(|socket| self.wake_idle(socket))?;
+                    continue;
+                }
             }
             for socket in 0..self.rings.len() {
                 match self.spec.action {
@@ -616,6 +679,13 @@ impl Rings {
     }
 }
 
+/// How long the calling thread has run, in ns.
+fn thread_time() -> u64 {
+    // Since Linux 2.6.12; a thread may always read its own.
+    let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default();
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
 /// Exchanges destination and source of an Ethernet frame; one that is shorter is left as it is.
 fn swap_macs(packet: &mut [u8]) {
     if let Some((destination, source)) = packet.first_chunk_mut::<12>().map(|macs| macs.split_at_mut(6)) {
@@ -635,6 +705,31 @@ mod tests {
         let mut short = *b"aaaaaabbbbb";
         swap_macs(&mut short);
         assert_eq!(&short, b"aaaaaabbbbb");
+    }
+
+    #[test]
+    fn busy_time_is_what_a_thread_ran_with_packets() {
+        let busy = Busy::default();
+        let run = || while_running(Duration::from_millis(3));
+        run();
+        busy.note(false);
+        assert_eq!(busy.until(Duration::from_secs(9)), Duration::ZERO, "nothing has come yet");
+        busy.note(true);
+        run();
+        busy.note(true);
+        let so_far = busy.until(Duration::from_nanos(thread_time()));
+        assert!((Duration::from_millis(3)..Duration::from_millis(30)).contains(&so_far), "{so_far:?}");
+        busy.note(false);
+        let total = busy.until(Duration::ZERO);
+        assert!(total >= so_far, "{total:?}");
+        run();
+        assert_eq!(busy.until(Duration::from_secs(9)), total, "there were none meanwhile");
+    }
+
+    /// Runs for this time of the thread's own.
+    fn while_running(time: Duration) {
+        let until = thread_time() + u64::try_from(time.as_nanos()).unwrap();
+        while thread_time() < until {}
     }
 
     #[test]

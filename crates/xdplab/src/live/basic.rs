@@ -8,6 +8,7 @@ use super::interval::Interval;
 use super::readings;
 use super::receiver::{Program, Receiver, Target};
 use super::session::Source;
+use super::softirq::RxCost;
 use crate::device::{DutProgram, ProgramSpec};
 use crate::error::Result;
 use crate::netlink::XdpMode;
@@ -44,8 +45,11 @@ impl BasicDevice {
     #[must_use]
     pub fn end(&mut self, total: Interval, ended_by: EndedBy) -> End {
         let received = total.received.as_ref().filter(|received| received.packets > 0);
+        let rx = received.map(|received| self.receiver.softirqs.close(received));
         End {
-            softirq: received.map(|received| self.receiver.softirqs.close(received)),
+            limiter: rx.as_ref().map(RxCost::limiter),
+            cpus: rx.iter().filter_map(|rx| rx.threads.clone()).collect(),
+            softirq: rx.map(|rx| rx.softirq),
             interface: self.receiver.interface(),
             ..End::new(total, ended_by)
         }

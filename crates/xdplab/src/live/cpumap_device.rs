@@ -8,16 +8,17 @@ use super::counters::{Counters, Group, Place};
 use super::cpu_cost::CpuCost;
 use super::cpumap::{CpumapCounters, CpumapInterval, RemoteProgram};
 use super::event::{End, EndedBy, Start};
-use super::interval::{Interval, Received, WallClock};
+use super::interval::{Interval, WallClock};
 use super::ledger::Account;
 use super::readings;
-use super::receiver::{Program, Receiver, SATURATED, SETTLED_WITHIN, Target};
+use super::receiver::{Program, Receiver, SETTLED_WITHIN, Target};
 use super::redirect::refuse_deaf;
 use super::session::Source;
-use super::softirq::SoftirqTime;
+use super::softirq::RxCost;
 use super::thread_clock::ThreadClock;
 use crate::device::{Counts, CpumapProgram, CpumapSpec, Remote, Verdicts};
 use crate::error::Result;
+use crate::host::CpuTimes;
 use crate::netlink::{Rtnl, XdpMode};
 use crate::observe::{CpumapObserver, Figure, Observers};
 use crate::reading::Reading;
@@ -33,6 +34,7 @@ pub struct CpumapDevice {
     netns: u64,
     stress: Option<Stress>,
     kthreads: BTreeMap<u32, Reading<(ThreadClock, Duration)>>,
+    cpu_times: Reading<CpuTimes>,
     opened: Instant,
 }
 
@@ -78,6 +80,7 @@ impl CpumapDevice {
         let now = Instant::now();
         Ok(Self {
             kthreads: kthreads.collect(),
+            cpu_times: CpuTimes::read().into(),
             receiver,
             observer,
             mode,
@@ -100,15 +103,15 @@ impl CpumapDevice {
     /// The counters can't be read.
     pub fn end(&mut self, total: Interval, ended_by: EndedBy) -> Result<End> {
         let received = total.received.as_ref().filter(|received| received.packets > 0);
-        let softirq = received.map(|received| self.receiver.softirqs.close(received));
+        let rx = received.map(|received| self.receiver.softirqs.close(received));
         let cpus = self.costs(total.cpumap.as_ref());
-        let limiter = received.map(|received| self.limiter(received, total.cpumap.as_ref(), softirq.as_ref(), &cpus));
+        let limiter = rx.as_ref().map(|rx| self.limiter(total.cpumap.as_ref(), rx, &cpus));
         self.receiver.detach();
         let settled = self.settle()?;
         Ok(End {
-            softirq,
+            cpus: rx.iter().filter_map(|rx| rx.threads.clone()).chain(cpus).collect(),
+            softirq: rx.map(|rx| rx.softirq),
             interface: self.receiver.interface(),
-            cpus,
             limiter,
             ledger: self.ledger(&settled),
             ..End::new(total, ended_by)
@@ -117,6 +120,7 @@ impl CpumapDevice {
 
     fn costs(&self, cpumap: Option<&CpumapInterval>) -> Vec<Reading<CpuCost>> {
         let period = self.opened.elapsed();
+        let shares = self.cpu_times.as_ref().and_then(|earlier| CpuTimes::read().map(|now| now.since(earlier)).into());
         let processed = |cpu: u32| {
             let kthreads = cpumap.map(|cpumap| cpumap.kthreads.as_ref());
             let kthreads = kthreads.unwrap_or_else(|| Reading::not_available("not counted"));
@@ -125,20 +129,17 @@ impl CpumapDevice {
         let cost = |(cpu, opened): (&u32, &Reading<(ThreadClock, Duration)>)| {
             let busy = opened.as_ref().and_then(|(clock, begin)| clock.run_time().map(|now| now - *begin).into());
             busy.and_then(|busy| {
-                processed(*cpu).map(|packets| CpuCost::of(format!("remote CPU {cpu}"), busy, period, packets))
+                processed(*cpu).map(|packets| CpuCost {
+                    cpu: shares.known().and_then(|shares| shares.get(cpu)?.known().copied()),
+                    ..CpuCost::of(format!("remote CPU {cpu}"), busy, period, packets)
+                })
             })
         };
         self.kthreads.iter().map(cost).collect()
     }
 
     /// A queue that overflowed, else a CPU that had no time left, else the sender.
-    fn limiter(
-        &self,
-        received: &Received,
-        cpumap: Option<&CpumapInterval>,
-        softirq: Option<&Reading<SoftirqTime>>,
-        cpus: &[Reading<CpuCost>],
-    ) -> Reading<String> {
+    fn limiter(&self, cpumap: Option<&CpumapInterval>, rx: &RxCost, cpus: &[Reading<CpuCost>]) -> Reading<String> {
         let enqueued = cpumap.and_then(|cpumap| cpumap.enqueued.known());
         let overflowed = enqueued.and_then(|enqueued| {
             let drops =
@@ -148,10 +149,10 @@ impl CpumapDevice {
         if let Some((_, cpu)) = overflowed {
             return Reading::Known(format!("remote CPU {cpu}, whose queue was full at times"));
         }
-        if let Some(cost) = cpus.iter().filter_map(Reading::known).find(|cost| cost.share >= SATURATED) {
-            return Reading::Known(format!("{}, {:.0} % busy", cost.role, cost.share * 100.0));
+        if let Some(saturated) = cpus.iter().filter_map(Reading::known).find_map(CpuCost::saturated) {
+            return Reading::Known(saturated);
         }
-        softirq.map_or_else(|| Reading::not_available("no packet was received"), |softirq| softirq.limiter(received))
+        rx.limiter()
     }
 
     /// All that was counted, once nothing is on its way any more.

@@ -13,8 +13,8 @@ use super::session::Source;
 use super::softirq::SoftirqAccount;
 use crate::bpf;
 use crate::device::{
-    Action, Attachment, Counts, DutProgram, EgressAction, LoadMode, Operation, ProgramSpec, RedirectBy, RedirectProgram,
-    RedirectTarget,
+    Action, Attachment, Counts, DutProgram, EgressAction, LoadMode, Operation, ProgramSpec, RedirectBy,
+    RedirectProgram, RedirectTarget,
 };
 use crate::error::{Error, Result};
 use crate::host;
@@ -129,16 +129,18 @@ impl RedirectDevice {
     /// A map could not be read.
     pub fn end(&mut self, total: Interval, ended_by: EndedBy) -> Result<End> {
         let received = total.received.as_ref().filter(|received| received.packets > 0);
-        let softirq = received.map(|received| self.softirqs.close(received));
+        let rx = received.map(|received| self.softirqs.close(received));
         let interface = match self.inputs.as_slice() {
             [input] => readings::counted_since(&mut self.rtnl, input),
             _ => Reading::not_available("the program was attached to several"),
         };
         self.attachments.clear();
         let redirected = self.settle()?;
-        let limiter = softirq.as_ref().map(|softirq| limiter(&redirected, softirq));
+        let limiter = rx.as_ref().map(|rx| limiter(&redirected, rx));
+        let cpus = rx.iter().filter_map(|rx| rx.threads.clone()).collect();
+        let softirq = rx.map(|rx| rx.softirq);
         let ledger = redirected.accounts();
-        Ok(End { softirq, interface, ledger, limiter, ..End::new(total, ended_by) })
+        Ok(End { softirq, interface, cpus, ledger, limiter, ..End::new(total, ended_by) })
     }
 
     /// Lets targets take redirected frames where a program there is what their driver needs for it.

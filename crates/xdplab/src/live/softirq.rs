@@ -4,12 +4,14 @@
 //! be exact, and on veth adds some nanoseconds to each packet.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use super::cpu_cost::CpuCost;
 use super::interval::Received;
 use super::receiver::SATURATED;
+use super::thread_clock::ThreadClock;
 use crate::host::{CpuShares, CpuTimes};
 use crate::netlink::Netdev;
 use crate::reading::Reading;
@@ -44,18 +46,54 @@ pub struct BusyCpu {
 
 impl Reading<SoftirqTime> {
     /// What limited the rate where nothing beside the CPUs that received did: one of them, or the sender.
-    pub(super) fn limiter(&self, received: &Received) -> Reading<String> {
-        let share = |ns: u64| Duration::from_nanos(ns).as_secs_f64() / received.period_s;
-        self.as_ref().map(|SoftirqTime { busy_ns, .. }| match busy_ns.iter().find(|(_, ns)| share(**ns) >= SATURATED) {
-            Some((cpu, ns)) => format!("RX CPU {cpu}, {:.0} % busy", share(*ns) * 100.0),
-            None => "the sender: no queue was full and no CPU saturated".into(),
+    fn limiter(&self) -> Reading<String> {
+        self.as_ref().map(|SoftirqTime { cpus, .. }| {
+            let busiest = cpus.iter().max_by(|(_, one), (_, other)| one.softirq.total_cmp(&other.softirq));
+            match busiest {
+                Some((cpu, busy)) if busy.softirq >= SATURATED => {
+                    format!("RX CPU {cpu}: {} of its time in softirq", percent(busy.softirq))
+                }
+                Some((cpu, busy)) if busy.idle <= 1.0 - SATURATED => {
+                    format!(
+                        "RX CPU {cpu}: no idle time, {} in softirq and the rest in other work",
+                        percent(busy.softirq)
+                    )
+                }
+                Some((cpu, busy)) => {
+                    format!("the sender: RX CPU {cpu} was idle for {} of its time", percent(busy.idle))
+                }
+                None => "the sender: no packet came".into(),
+            }
+        })
+    }
+}
+
+/// What receiving took.
+#[derive(Clone, Debug)]
+pub(super) struct RxCost {
+    pub(super) softirq: Reading<SoftirqTime>,
+    /// The threads that poll NAPI, where softirqs do not.
+    pub(super) threads: Option<Reading<CpuCost>>,
+}
+
+impl RxCost {
+    /// What limited the rate where nothing beside receiving did: the CPUs or threads that did it, or the sender.
+    pub(super) fn limiter(&self) -> Reading<String> {
+        let Some(threads) = &self.threads else { return self.softirq.limiter() };
+        threads.as_ref().map(|cost| {
+            let to_spare = || format!("the sender: {} of its time the {} slept", percent(1.0 - cost.share), cost.role);
+            cost.saturated().unwrap_or_else(to_spare)
         })
     }
 }
 
 /// The account at the start.
 #[derive(Debug)]
-pub(super) struct SoftirqAccount(Reading<CpuTimes>);
+pub(super) struct SoftirqAccount {
+    times: Reading<CpuTimes>,
+    threads: Vec<(ThreadClock, Reading<Duration>)>,
+    opened: Instant,
+}
 
 impl SoftirqAccount {
     /// Opens it for the packets of these interfaces.
@@ -63,23 +101,49 @@ impl SoftirqAccount {
         let napis = Netdev::open().and_then(|mut netdev| {
             ifindexes.iter().map(|ifindex| netdev.napis(*ifindex)).collect::<crate::error::Result<Vec<_>>>()
         });
-        Self(match napis.map(|napis| napis.concat()) {
-            Ok(napis) if napis.iter().any(|napi| napi.pid.is_some()) => {
-                Reading::not_available("NAPI runs in threads of its own, outside softirq")
-            }
-            Ok(_) => CpuTimes::read().into(),
-            Err(error) => Reading::not_available(format!("where NAPI runs is unknown: {error}")),
-        })
+        let (times, pids) = match napis.map(|napis| napis.concat()) {
+            Ok(napis) => match napis.iter().filter_map(|napi| napi.pid).collect::<Vec<_>>() {
+                pids if pids.is_empty() => (CpuTimes::read().into(), pids),
+                pids => (Reading::not_available("NAPI runs in threads of its own, outside softirq"), pids),
+            },
+            Err(error) => (Reading::not_available(format!("where NAPI runs is unknown: {error}")), Vec::new()),
+        };
+        let clocks = pids.into_iter().map(ThreadClock::of_process);
+        let threads = clocks.map(|clock| (clock.clone(), clock.run_time().into())).collect();
+        Self { times, threads, opened: Instant::now() }
     }
 
     /// The time since then.
-    pub(super) fn close(&self, received: &Received) -> Reading<SoftirqTime> {
+    pub(super) fn close(&self, received: &Received) -> RxCost {
         let since = |earlier: &CpuTimes| {
             let later = CpuTimes::read().map_err(|error| error.to_string())?;
             of_shares(&later.since(earlier), later.period_since(earlier), received)
         };
-        self.0.as_ref().into_result().and_then(since).into()
+        let softirq = self.times.as_ref().into_result().and_then(since).into();
+        let threads = (!self.threads.is_empty()).then(|| self.close_threads(received.packets));
+        RxCost { softirq, threads }
     }
+
+    /// All threads together, with the share of the busiest.
+    fn close_threads(&self, packets: u64) -> Reading<CpuCost> {
+        let period = self.opened.elapsed();
+        let busy = |(clock, begin): &(ThreadClock, Reading<Duration>)| {
+            let now: Reading<Duration> = clock.run_time().into();
+            now.and_then(|now| begin.clone().map(|begin| now.saturating_sub(begin))).into_result()
+        };
+        let busy: Reading<Vec<Duration>> = self.threads.iter().map(busy).collect::<Result<_, _>>().into();
+        busy.map(|busy| {
+            let role =
+                if busy.len() == 1 { "NAPI thread".into() } else { format!("busiest of {} NAPI threads", busy.len()) };
+            let busiest = busy.iter().max().copied().unwrap_or_default();
+            let share = CpuCost::of(String::new(), busiest, period, packets).share;
+            CpuCost { share, ..CpuCost::of(role, busy.iter().sum(), period, packets) }
+        })
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
 }
 
 fn of_shares(
@@ -147,16 +211,31 @@ mod tests {
 
     #[test]
     fn a_cpu_that_had_no_time_left_is_the_limiter_and_else_the_sender() {
-        let limiter = |busy: &[(u32, u64)]| {
+        let limiter = |busy: &[(u32, f64, f64)]| {
+            let cpu = |&(cpu, softirq, idle)| (cpu, BusyCpu { ns_per_packet: None, softirq, idle });
             let time = SoftirqTime {
-                busy_ns: busy.iter().copied().collect(),
+                busy_ns: BTreeMap::new(),
                 busy_ns_per_packet: Nanos(1.0),
-                cpus: [].into(),
+                cpus: busy.iter().map(cpu).collect(),
             };
-            Reading::Known(time).limiter(&received(1, &[])).into_result().unwrap()
+            Reading::Known(time).limiter().into_result().unwrap()
         };
-        assert_eq!(limiter(&[(0, 3_000_000_000), (2, 9_900_000_000)]), "RX CPU 2, 99 % busy");
-        assert_eq!(limiter(&[(0, 9_000_000_000)]), "the sender: no queue was full and no CPU saturated");
+        assert_eq!(limiter(&[(0, 0.3, 0.7), (3, 0.97, 0.03)]), "RX CPU 3: 97 % of its time in softirq");
+        assert_eq!(limiter(&[(3, 0.5, 0.01)]), "RX CPU 3: no idle time, 50 % in softirq and the rest in other work");
+        assert_eq!(limiter(&[(3, 0.3, 0.7)]), "the sender: RX CPU 3 was idle for 70 % of its time");
+        assert_eq!(limiter(&[]), "the sender: no packet came");
+    }
+
+    #[test]
+    fn threads_that_poll_limit_if_the_busiest_has_no_time_left() {
+        let softirq = Reading::not_available("NAPI runs in threads of its own, outside softirq");
+        let limiter = |busy| {
+            let cost = CpuCost::of("NAPI thread".into(), Duration::from_millis(busy), Duration::from_secs(1), 1_000);
+            let rx = RxCost { softirq: softirq.clone(), threads: Some(Reading::Known(cost)) };
+            rx.limiter().into_result().unwrap()
+        };
+        assert_eq!(limiter(970), "NAPI thread, 97 % busy");
+        assert_eq!(limiter(400), "the sender: 60 % of its time the NAPI thread slept");
     }
 
     #[test]

@@ -201,8 +201,12 @@ fn receive_columns(counts: &Counts, dropped: u64, period_s: f64) -> String {
 
 fn cpu_cost(cost: &Reading<CpuCost>) -> String {
     match cost {
-        Reading::Known(CpuCost { role, share, ns_per_packet: Some(Nanos(ns)), .. }) => {
-            entry("Busy ns per packet", format!("{ns:<10.2} ({role}: run time / packets, {:.0} % busy)", share * 100.0))
+        Reading::Known(CpuCost { role, share, ns_per_packet: Some(Nanos(ns)), cpu, .. }) => {
+            let cpu = cpu.map_or_else(String::new, |cpu| {
+                format!("; its CPU: {:.0} % in softirq, {:.0} % idle", cpu.softirq * 100.0, cpu.idle * 100.0)
+            });
+            let busy = format!("{role}: run time / packets, {:.0} % busy{cpu}", share * 100.0);
+            entry("Busy ns per packet", format!("{ns:<10.2} ({busy})"))
         }
         Reading::Known(CpuCost { role, .. }) => entry("Busy ns per packet", format!("none       ({role}: no packets)")),
         Reading::NotAvailable { why } => entry("Busy ns per packet", format!("not available ({why})")),

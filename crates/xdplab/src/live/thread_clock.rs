@@ -19,6 +19,11 @@ impl ThreadClock {
         Self { proc: format!("/proc/self/task/{tid}") }
     }
 
+    /// The first thread of a process, as those of the kernel have no other.
+    pub(super) fn of_process(pid: u32) -> Self {
+        Self { proc: format!("/proc/{pid}") }
+    }
+
     /// The kernel thread that takes packets out of the queue to `cpu` of the cpumap with this id (kernel/bpf/cpumap.c).
     pub(super) fn of_cpumap(cpu: u32, map_id: u32) -> Reading<Self> {
         Self::named(&format!("cpumap/{cpu}/map:{map_id}"))

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use super::counters::{Counters, Group, Place};
 use super::cpu_cost::CpuCost;
 use super::event::{End, EndedBy, Start, XskStart};
-use super::interval::{Interval, Received, WallClock};
+use super::interval::{Interval, WallClock};
 use super::ledger::Account;
-use super::receiver::{Program, Receiver, SATURATED, SETTLED_WITHIN, Target};
+use super::receiver::{Program, Receiver, SETTLED_WITHIN, Target};
 use super::session::Source;
-use super::softirq::SoftirqTime;
+use super::softirq::RxCost;
 use super::thread_clock::ThreadClock;
 use super::xsk::{SocketReading, XskCounters};
 use crate::device::{Counts, XskAction, XskCounts, XskProgram, XskSpec, XskWorker};
@@ -79,15 +79,15 @@ impl XskDevice {
     /// The counters can't be read.
     pub fn end(&mut self, total: Interval, ended_by: EndedBy) -> Result<End> {
         let received = total.received.as_ref().filter(|received| received.packets > 0);
-        let softirq = received.map(|received| self.receiver.softirqs.close(received));
+        let rx = received.map(|received| self.receiver.softirqs.close(received));
         let cost = self.cost(&total);
-        let limiter = received.map(|received| self.limiter(received, &total, softirq.as_ref(), &cost));
+        let limiter = rx.as_ref().map(|rx| self.limiter(&total, rx, &cost));
         self.receiver.detach();
         let ledger = self.settle()?;
         Ok(End {
-            softirq,
+            cpus: rx.iter().filter_map(|rx| rx.threads.clone()).chain([cost]).collect(),
+            softirq: rx.map(|rx| rx.softirq),
             interface: self.receiver.interface(),
-            cpus: vec![cost],
             limiter,
             ledger,
             ..End::new(total, ended_by)
@@ -96,20 +96,21 @@ impl XskDevice {
 
     fn cost(&self, total: &Interval) -> Reading<CpuCost> {
         let packets = total.xsk.as_ref().map_or(0, |xsk| xsk.total().rx_packets);
-        let role =
-            if self.program.spec().poll { "AF_XDP thread" } else { "AF_XDP thread, which also spins without packets" };
-        let busy = self.clock.as_ref().and_then(|(clock, begin)| clock.run_time().map(|now| now - *begin).into());
+        let busy = self.clock.as_ref().and_then(|(clock, begin)| {
+            clock.run_time().map(|now| self.worker.busy(now).unwrap_or(now - *begin)).into()
+        });
+        let role = if self.polls_driver() { "AF_XDP thread, which polls the driver too" } else { "AF_XDP thread" };
         busy.map(|busy| CpuCost::of(role.into(), busy, self.opened.elapsed(), packets))
     }
 
+    /// Whether the thread receives in the kernel whenever it finds no packets.
+    fn polls_driver(&self) -> bool {
+        let spec = self.program.spec();
+        spec.busy_poll && !spec.poll
+    }
+
     /// A ring that overflowed or ran empty, else a CPU that had no time left, else the sender.
-    fn limiter(
-        &self,
-        received: &Received,
-        total: &Interval,
-        softirq: Option<&Reading<SoftirqTime>>,
-        cost: &Reading<CpuCost>,
-    ) -> Reading<String> {
+    fn limiter(&self, total: &Interval, rx: &RxCost, cost: &Reading<CpuCost>) -> Reading<String> {
         if let Some(xsk) = &total.xsk {
             if xsk.ring_full() > 0 {
                 return Reading::Known("the AF_XDP thread, whose Rx ring was full at times".into());
@@ -120,10 +121,11 @@ impl XskDevice {
                 );
             }
         }
-        if let Some(cost) = cost.known().filter(|cost| self.program.spec().poll && cost.share >= SATURATED) {
-            return Reading::Known(format!("the {}, {:.0} % busy", cost.role, cost.share * 100.0));
+        // One that polls the driver is always busy.
+        if let Some(saturated) = cost.known().filter(|_| !self.polls_driver()).and_then(CpuCost::saturated) {
+            return Reading::Known(format!("the {saturated}"));
         }
-        softirq.map_or_else(|| Reading::not_available("no packet was received"), |softirq| softirq.limiter(received))
+        rx.limiter()
     }
 
     /// The accounts, once nothing is on its way any more.

@@ -294,6 +294,7 @@ fn ledger() {
             assert_eq!(end["total"]["received"]["packets"], FEW, "{end}");
             let cost = &end["cpus"][0];
             assert_eq!((cost["role"].as_str(), cost["packets"].as_u64()), (Some("remote CPU 0"), Some(FEW)), "{end}");
+            assert!(cost["cpu"]["idle"].as_f64().is_some(), "{end}");
             assert!(cost["busy_ns"].as_u64().unwrap() > FEW && cost["ns_per_packet"].as_f64().unwrap() > 1.0, "{end}");
         }
     }

@@ -21,7 +21,7 @@ use xdplab::generator::{LiveFrames, LiveFramesSpec, Rewrite, Sink};
 use xdplab::netlink::XdpMode;
 use xdplab::packet::FlowSpec;
 use xdplab::record::Record;
-use xdplab::topology::{Lab, Port};
+use xdplab::topology::{Lab, LabSpec, Placement, Port};
 
 use crate::counts::{attach, frame, lab, rx_packets, send, settles_at};
 use crate::support::xdp::{self, XDP_PASS};
@@ -32,6 +32,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("live::drop_counts_to_the_packet", &[&NETNS, &BPF], || every_way(Action::Drop)),
         test("live::pass_counts_to_the_packet", &[&NETNS, &BPF], || every_way(Action::Pass)),
         test("live::tx_counts_to_the_packet", &[&NETNS, &BPF], || every_way(Action::Tx)),
+        test("live::what_threads_that_poll_take_is_told_too", &[&NETNS, &BPF], threaded),
         test("live::what_can_t_be_handled_is_an_error", &[&NETNS, &BPF], aborted),
         test("live::queues_and_cpus_are_told_apart", &[&NETNS, &BPF, &TWO_CPUS], queues),
         test("live::rates_times_periods_are_the_total_and_the_interface_s", &[&NETNS, &BPF], intervals),
@@ -248,6 +249,25 @@ fn aborted() {
             assert_eq!(ended.stdout.matches(row).count(), 1, "{mode}: {row:?}: {}", ended.stdout);
         }
     }
+}
+
+fn threaded() {
+    let lab = Lab::build(&LabSpec {
+        offloads: vec![("gro".into(), true)], // so that there is NAPI already
+        ..LabSpec::new(Placement::same().unwrap())
+    })
+    .unwrap();
+    lab.dut.netns.sysfs().unwrap().write("class/net/dut0/threaded", "1").unwrap();
+    let live = Live::start(&lab.dut, &["drop", "dut0", "--json"]);
+    let before = rx_packets(&lab.dut);
+    send(&lab, frame(&lab, FlowSpec::lab_v4()), &[0], FEW);
+    settles_at("received", FEW, || rx_packets(&lab.dut) - before);
+    let end = live.end().events("end").remove(0);
+    assert_eq!(end["softirq"]["not_available"], "NAPI runs in threads of its own, outside softirq", "{end}");
+    let cost = &end["cpus"][0];
+    assert_eq!((&cost["role"], &cost["packets"]), (&"NAPI thread".into(), &FEW.into()), "{end}");
+    assert!(cost["ns_per_packet"].as_f64().unwrap() > 1.0, "{end}");
+    assert!(end["limiter"].as_str().unwrap().starts_with("the sender: "), "{end}");
 }
 
 fn queues() {

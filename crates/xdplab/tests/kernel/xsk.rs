@@ -114,6 +114,9 @@ fn every_option(name: &str) {
         assert_eq!(end["total"]["received"]["packets"], FEW, "{end}");
         let cost = &end["cpus"][0];
         assert!(cost["busy_ns"].as_u64().unwrap() > 0 && cost["packets"] == FEW, "{end}");
+        // Looking for packets that do not come is not being busy with them.
+        assert!(has("B") || cost["share"].as_f64().unwrap() < 0.5, "{args:?}: {end}");
+        assert!(end["limiter"].is_string() || end["limiter"]["not_available"].is_string(), "{end}");
         let calls: u64 = sockets(&end).iter().map(|socket| socket["opt_polls"].as_u64().unwrap()).sum();
         assert_eq!(calls > 0, has("p"), "{args:?}: {end}");
     }
