@@ -1,6 +1,5 @@
 //! Loading: constants set, map sizes set, frags where the kernel takes it.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -10,7 +9,7 @@ use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
 use aya_obj::generated::{BPF_F_XDP_HAS_FRAGS, bpf_attach_type, bpf_prog_type};
 use nix::errno::Errno;
 
-use super::Committed;
+use super::{Committed, loader};
 use crate::error::{Error, Result};
 use crate::sys::bpf::Program;
 
@@ -76,7 +75,7 @@ fn without_frags(object: &[u8]) -> Vec<u8> {
     object
 }
 
-/// What the loader sets in an object, whose ever it is. Equal ones share a loader.
+/// What the loader sets in a user's object. Equal ones share a loader.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Settings {
     /// The bytes of global variables by name.
@@ -85,11 +84,10 @@ pub(crate) struct Settings {
     pub(crate) map_entries: BTreeMap<String, u32>,
     /// The object has CO-RE relocations against this kernel's types.
     pub(crate) needs_kernel_types: bool,
-    /// Maps of types that aya has no type for are made all the same.
-    pub(crate) any_map: bool,
 }
 
-/// Creates an object's maps and makes its programs ready to be loaded one by one.
+/// Creates the maps of a user's object, those too that aya has no type for, and makes its programs ready to be loaded one by
+/// one.
 ///
 /// A new loader of aya's reads and parses this kernel's types before anything can be set, which takes longer than all the rest. So
 /// loaders are kept, each with the few bytes that it borrows, for the life of the process.
@@ -112,10 +110,7 @@ pub(crate) fn load_with(settings: Settings, bytes: &[u8], what: String) -> Resul
 fn new_loader(settings: &'static Settings) -> Result<EbpfLoader<'static>> {
     let btf = if settings.needs_kernel_types { Some(kernel_btf()?) } else { None };
     let mut loader = EbpfLoader::new();
-    loader.btf(btf);
-    if settings.any_map {
-        loader.allow_unsupported_maps();
-    }
+    loader.btf(btf).allow_unsupported_maps();
     for (name, bytes) in &settings.globals {
         loader.override_global(name, bytes.as_slice(), true);
     }
@@ -130,17 +125,17 @@ fn new_loader(settings: &'static Settings) -> Result<EbpfLoader<'static>> {
 /// # Errors
 /// The maps could not be created, or this kernel's types are needed and not to be had.
 pub fn load(committed: Committed, object: &Object) -> Result<Ebpf> {
-    let words = |values: &[u64]| values.iter().flat_map(|value| value.to_ne_bytes()).collect();
-    let globals = object.globals.iter().map(|(&name, value)| (name.into(), value.to_ne_bytes().to_vec()));
-    let settings = Settings {
-        globals: globals.chain(object.arrays.iter().map(|(&name, values)| (name.into(), words(values)))).collect(),
-        map_entries: object.map_entries.iter().map(|(&name, entries)| (name.into(), *entries)).collect(),
-        needs_kernel_types: object.needs_kernel_types,
-        any_map: false,
-    };
+    let what = || format!("load the BPF object {}", committed.name);
+    let kernel_types = if object.needs_kernel_types { Some(kernel_btf()?) } else { None };
     let whole = takes_frags() && !object.without_frags;
-    let bytes = if whole { Cow::Borrowed(committed.bytes) } else { Cow::Owned(without_frags(committed.bytes)) };
-    load_with(settings, &bytes, format!("load the BPF object {}", committed.name))
+    let mut bytes = if whole { committed.bytes.to_vec() } else { without_frags(committed.bytes) };
+    let words = |values: &[u64]| values.iter().flat_map(|value| value.to_ne_bytes()).collect();
+    let globals = object.globals.iter().map(|(name, value)| (name, value.to_ne_bytes().to_vec()));
+    for (name, value) in globals.chain(object.arrays.iter().map(|(name, values)| (name, words(values)))) {
+        loader::set_global(&mut bytes, name, &value)
+            .map_err(|why| Error::invalid(what(), format!("its variable {name} can't be set: {why}")))?;
+    }
+    loader::load(&bytes, &object.map_entries, kernel_types).map_err(|error| describe_ebpf_error(what(), &error))
 }
 
 /// Loads the program `name` of an object of ours into the kernel, if it is not there yet.

@@ -1,6 +1,7 @@
 //! The committed BPF objects and how they get into the kernel.
 
 mod load;
+mod loader;
 
 pub use load::{Object, describe_load_error, kernel_btf, load, program, take_map, takes_frags};
 pub(crate) use load::{Settings, load_with, map_error, possible_cpus, sum_per_cpu, with_causes};

@@ -95,7 +95,6 @@ impl UserObject {
             globals: self.globals.clone(),
             map_entries: self.map_entries.clone(),
             needs_kernel_types: self.needs_kernel_types,
-            any_map: true,
         };
         let mut object = bpf::load_with(settings, &self.bytes, load_what(&self.spec))?;
         let fd = self.load_program(&mut object, &self.program)?;

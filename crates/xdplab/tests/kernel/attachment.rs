@@ -3,7 +3,9 @@
 use std::os::fd::AsFd as _;
 use std::sync::atomic::AtomicBool;
 
+use aya::maps::Map;
 use libtest_mimic::Trial;
+use xdplab::bpf;
 use xdplab::device::{Action, Attachment, DutProgram, Operation, ProgramSpec};
 use xdplab::netlink::{XdpAttached, XdpMode};
 use xdplab::rig::LabRig;
@@ -20,6 +22,7 @@ pub(crate) const CHILDREN: &[Part] = &[("measure for ever", measure_for_ever)];
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
+        test("attachment::a_size_given_for_a_map_of_one_object_is_not_the_next_one_s", &[&BPF], map_sizes),
         test("attachment::the_mode_is_as_asked_and_gone_when_dropped", &[&NETNS, &BPF], modes),
         test("attachment::a_program_already_there_is_named_and_left_alone", &[&NETNS, &BPF], occupied),
         test("attachment::a_mode_that_the_driver_lacks_is_no_other_mode", &[&NETNS, &BPF], lacking_mode),
@@ -30,6 +33,19 @@ pub(crate) fn tests() -> Vec<Trial> {
 
 fn lab(mtu: u32) -> Lab {
     Lab::build(&LabSpec { mtu, ..LabSpec::new(Placement::Same { cpu: 0 }) }).unwrap()
+}
+
+/// All objects are loaded by one loader, which keeps what it was told.
+fn map_sizes() {
+    let entries = |sizes: &[(&'static str, u32)]| {
+        let asked = bpf::Object { map_entries: sizes.iter().copied().collect(), ..bpf::Object::default() };
+        let object = bpf::load(bpf::DUT, &asked).unwrap();
+        let Some(Map::Array(map)) = object.map("touched") else { panic!("another kind of map") };
+        map.info().unwrap().max_entries()
+    };
+    let as_written = entries(&[]);
+    assert!(as_written > 7);
+    assert_eq!([entries(&[("touched", 7)]), entries(&[])], [7, as_written]);
 }
 
 fn program() -> DutProgram {
