@@ -1,5 +1,7 @@
 //! From slices to a table of locations: a row for each copy, a column for each batch of consecutive blocks.
 
+use std::collections::BTreeMap;
+
 use super::robust::{mad, median};
 use super::{NotEnough, Slice};
 
@@ -67,7 +69,7 @@ impl Table {
             }
         }
         let slices_invalid = wanted.len() - timed.len();
-        drop_tainted(&mut timed, variants);
+        drop_tainted(&mut timed);
         let slices_tainted = wanted.len() - slices_invalid - timed.len();
         // The order within a block does not matter: only medians are taken. The sort is quick where it is right already.
         timed.sort_by_key(|(slice, _)| (slice.cpu, slice.block));
@@ -107,18 +109,28 @@ impl Table {
     }
 }
 
-fn drop_tainted(timed: &mut Vec<Timed>, variants: &[u16]) {
-    let mut cpus: Vec<u16> = timed.iter().map(|(slice, _)| slice.cpu).collect();
-    cpus.sort_unstable();
-    cpus.dedup();
-    for &cpu in &cpus {
-        for &variant in variants {
-            let is_of = |slice: &Slice| (slice.cpu, slice.variant) == (cpu, variant);
-            let mut costs: Vec<f64> = timed.iter().filter(|(slice, _)| is_of(slice)).map(|(_, ns)| *ns).collect();
-            let Some(limit) = median(&mut costs).map(|typical| TAINTED * typical) else { continue };
-            timed.retain(|(slice, ns)| !is_of(slice) || *ns <= limit);
-        }
+/// Whether each slice took more than twice its variant's median on its CPU: time was taken from it, and it says nothing about
+/// the program. A run of several rounds is judged round by round.
+#[must_use]
+pub fn tainted(slices: &[Slice]) -> Vec<bool> {
+    let timed: Vec<Timed> = slices.iter().filter_map(|slice| Some((*slice, slice.ns_per_packet()?))).collect();
+    let limits = limits(&timed);
+    let is_tainted = |slice: &Slice| Some(slice.ns_per_packet()? > *limits.get(&(slice.cpu, slice.variant))?);
+    slices.iter().map(|slice| is_tainted(slice).unwrap_or(false)).collect()
+}
+
+/// By CPU and variant, the cost above which a slice is tainted.
+fn limits(timed: &[Timed]) -> BTreeMap<(u16, u16), f64> {
+    let mut costs: BTreeMap<(u16, u16), Vec<f64>> = BTreeMap::new();
+    for (slice, ns) in timed {
+        costs.entry((slice.cpu, slice.variant)).or_default().push(*ns);
     }
+    costs.into_iter().filter_map(|(of, mut costs)| Some((of, TAINTED * median(&mut costs)?))).collect()
+}
+
+fn drop_tainted(timed: &mut Vec<Timed>) {
+    let limits = limits(timed);
+    timed.retain(|(slice, ns)| limits.get(&(slice.cpu, slice.variant)).is_none_or(|limit| ns <= limit));
 }
 
 /// Consecutive blocks of one CPU, about equally many in each batch. A CPU with too few blocks for one batch is left out.

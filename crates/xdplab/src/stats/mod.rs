@@ -32,7 +32,7 @@ mod units;
 
 use serde::{Deserialize, Serialize};
 
-pub use blocks::BLOCKS_NEEDED;
+pub use blocks::{BLOCKS_NEEDED, tainted};
 pub use compare::{Absolute, Comparison, absolute, absolute_rounds, compare, compare_rounds, sequential};
 pub use multiple::benjamini_hochberg;
 pub use robust::{hodges_lehmann, mad, median, percentile};

@@ -146,14 +146,21 @@ impl Difference {
         })
     }
 
+    /// This difference less an independent `other` one, such as that of an earlier run of the same comparison.
+    ///
+    /// # Errors
+    /// [`NotEnough::NotFinite`] where one of them is no finite number.
+    pub fn less(&self, other: &Self) -> Result<Self, NotEnough> {
+        let variance =
+            |of: &Self| Variance { value: of.standard_error_ns.powi(2), degrees_of_freedom: of.degrees_of_freedom };
+        let variance = Variance::sum(&[variance(self), variance(other)]);
+        Self::new(self.delta.estimate - other.delta.estimate, variance, self.delta.level)
+    }
+
     /// Whether two independent estimates may be of the same difference: the interval of the one less the other (Welch) holds zero.
     #[must_use]
     pub fn agrees_with(&self, other: &Self) -> bool {
-        let variance =
-            |of: &Self| Variance { value: of.standard_error_ns.powi(2), degrees_of_freedom: of.degrees_of_freedom };
-        let apart = self.delta.estimate - other.delta.estimate;
-        interval(apart, Variance::sum(&[variance(self), variance(other)]), self.delta.level)
-            .is_ok_and(|interval| !interval.excludes_zero())
+        self.less(other).is_ok_and(|apart| !apart.delta.excludes_zero())
     }
 
     /// Whether the difference is shown to lie within ± `margin_ns` nanoseconds per packet: both of two one-sided tests
@@ -241,6 +248,20 @@ mod tests {
         // The standard error of the one less the other is 1, with 10 degrees of freedom: t is 2.228.
         assert!(of(1.0).agrees_with(&of(3.22)) && of(3.22).agrees_with(&of(1.0)));
         assert!(!of(1.0).agrees_with(&of(3.24)) && !of(3.24).agrees_with(&of(1.0)));
+    }
+
+    #[test]
+    fn two_runs_that_see_the_same_differ_by_nothing_and_their_errors_add_up() {
+        let found = |estimate| {
+            let variance = Variance { value: 0.04, degrees_of_freedom: 7.0 };
+            Difference::new(estimate, variance, Level::default()).unwrap()
+        };
+        let same = found(1.5).less(&found(1.4)).unwrap();
+        assert!((same.delta.estimate - 0.1).abs() < 1e-12 && !same.delta.excludes_zero());
+        assert!((same.standard_error_ns - 0.08f64.sqrt()).abs() < 1e-12);
+        assert!((same.degrees_of_freedom - 14.0).abs() < 1e-9, "Welch with equal variances");
+        assert!(found(1.5).less(&found(-1.5)).unwrap().delta.excludes_zero());
+        assert_eq!(found(f64::MAX).less(&found(-f64::MAX)), Err(NotEnough::NotFinite));
     }
 
     #[test]

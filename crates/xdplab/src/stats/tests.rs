@@ -219,6 +219,9 @@ fn a_stretch_of_stolen_time_is_counted_and_does_not_drag_the_difference() {
     }
     let stolen = compare(&slices, 0, 1, Level::default()).unwrap();
     assert_eq!((quiet.slices_tainted, stolen.slices_tainted), (0, 8));
+    let marked: Vec<&Slice> =
+        slices.iter().zip(tainted(&slices)).filter_map(|(slice, is)| is.then_some(slice)).collect();
+    assert!(marked.len() == 8 && marked.iter().all(|slice| hit(slice)), "{marked:?}");
     let moved = stolen.difference.delta.estimate - quiet.difference.delta.estimate;
     assert!(moved.abs() < 0.1, "{moved}");
 }
