@@ -11,11 +11,12 @@ use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::guard;
-use crate::host::Environment;
 use crate::import::{Cost, Imported, Series, Spread, Stated, Unit};
+use crate::live::LiveRun;
 use crate::record::Record;
 use crate::reference::Reference;
 use crate::run::{self, Case, Engine, Outcome, PROGRAM_ONLY};
+use crate::scenario;
 use crate::stats::{self, Level, UnitsComparison};
 use crate::verdict::{self, Reason, Verdict};
 
@@ -215,17 +216,23 @@ fn variants(records: &[Record], labelled: bool) -> Vec<Variant<'_>> {
     let mut variants: Vec<Variant<'_>> = Vec::new();
     for record in records {
         let boot = record.environment.boot_id.known().map(String::as_str);
-        let measured = record.cases.iter().flat_map(|case| {
+        let measured = record.cases.iter().enumerate().flat_map(|(index, case)| {
             let reference = case.observed.reference.known().copied();
+            let label = label_of(record, index);
+            let name = move |cost| format!("{label}{}", name_of(case, cost));
             let costs = case.costs.iter();
-            costs.filter_map(move |cost| Some((name_of(case, cost), cost.shown()?.estimate, reference, None)))
+            costs.filter_map(move |cost| Some((name(cost), cost.shown()?.estimate, reference, None)))
         });
         let series = record.imported.iter().flat_map(|block| block.series.iter().map(move |series| (block, series)));
         let imported = series.filter_map(|(block, series)| {
             let name = if labelled { format!("{}: {}", block.title(), series.name()) } else { series.name() };
             Some((name, series.cost?.ns, None, Some((block, series, series.cost?))))
         });
-        for (name, ns, reference, imported) in measured.chain(imported) {
+        let live = record.live_runs.iter().filter_map(|run| {
+            let received = run.end.as_ref()?.total.received.as_ref()?;
+            Some((live_name(run), received.ns_per_packet?.0, None, None))
+        });
+        for (name, ns, reference, imported) in measured.chain(imported).chain(live) {
             let place = *places.entry(name.clone()).or_insert(variants.len());
             if place == variants.len() {
                 variants.push(Variant { name, ..Variant::default() });
@@ -239,6 +246,13 @@ fn variants(records: &[Record], labelled: bool) -> Vec<Variant<'_>> {
     variants
 }
 
+/// The same program in another case of a scenario is another thing.
+fn label_of(record: &Record, case: usize) -> String {
+    let done = record.scenario.iter().flat_map(|run| &run.done);
+    let of_case = done.filter(|done| done.outcome == scenario::Outcome::Case(case)).map(|done| &done.label);
+    of_case.map(|label| format!("{label}: ")).next().unwrap_or_default()
+}
+
 /// A program alone is another thing than the same program on live traffic.
 fn name_of(case: &Case, cost: &run::Cost) -> String {
     match case.plan.engine {
@@ -246,6 +260,14 @@ fn name_of(case: &Case, cost: &run::Cost) -> String {
         Engine::TestRun { cold } => {
             format!("{} ({PROGRAM_ONLY}, {})", cost.variant, if cold { "cold" } else { "warm" })
         }
+    }
+}
+
+/// A program on an interface, at the rate at which packets came.
+fn live_name(run: &LiveRun) -> String {
+    match &run.start.attached {
+        Some(attached) => format!("{} on {} (live)", attached.program, attached.interface),
+        None => format!("{} (live)", run.start.command),
     }
 }
 
@@ -283,6 +305,8 @@ pub fn select(records: &mut [Record], text: &str) -> Result<()> {
             }
         }
         record.imported.retain(|block| !block.series.is_empty());
+        // Live commands have no names of the user's.
+        record.live_runs.clear();
         found |= !record.imported.is_empty();
     }
     if found {
@@ -301,10 +325,22 @@ fn failed_guards<'a>(records: impl Iterator<Item = &'a Record>) -> Vec<String> {
 /// What changes from minute to minute and tells nothing about the machine.
 const FLEETING: [&str; 4] = ["boot_id", "uptime_s", "load_average", "frequency.current_mhz"];
 
-/// Where the machines of the two sides differ.
+/// Where the machines of the two sides differ, and the tools that measured.
 #[must_use]
 pub fn environment_differences(baseline: &[Record], candidate: &[Record]) -> Vec<EnvironmentDifference> {
-    let (before, after) = (environment_values(baseline), environment_values(candidate));
+    differences(&environment_values(baseline), &environment_values(candidate))
+}
+
+/// Where two values differ; their paths begin with `name`.
+pub(crate) fn value_differences<T: Serialize>(name: &str, baseline: &T, candidate: &T) -> Vec<EnvironmentDifference> {
+    let values = |of: &T| leaves(name, of).into_iter().map(|(path, value)| (path, BTreeSet::from([value]))).collect();
+    differences(&values(baseline), &values(candidate))
+}
+
+/// Each path's values, each once.
+type Values = BTreeMap<String, BTreeSet<String>>;
+
+fn differences(before: &Values, after: &Values) -> Vec<EnvironmentDifference> {
     let paths: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let none = BTreeSet::new();
     paths
@@ -319,17 +355,22 @@ pub fn environment_differences(baseline: &[Record], candidate: &[Record]) -> Vec
         .collect()
 }
 
-fn environment_values(records: &[Record]) -> BTreeMap<String, BTreeSet<String>> {
-    let mut values: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+fn environment_values(records: &[Record]) -> Values {
+    let mut values = Values::new();
     for record in records {
-        for (path, value) in leaves(&record.environment) {
+        let machine = leaves("", &record.environment).into_iter();
+        let machine = machine.filter(|(path, _)| !FLEETING.iter().any(|fleeting| path.starts_with(fleeting)));
+        let objects = leaves("tool.bpf_objects_sha256", &record.tool.bpf_objects_sha256);
+        let version = ("tool.version".to_owned(), record.tool.version.clone());
+        for (path, value) in machine.chain(objects).chain([version]) {
             values.entry(path).or_default().insert(value);
         }
     }
     values
 }
 
-fn leaves(environment: &Environment) -> Vec<(String, String)> {
+/// Every value with its path, e.g. `kernel.release`, behind the path of the whole.
+pub(crate) fn leaves(path: &str, whole: &impl Serialize) -> Vec<(String, String)> {
     fn walk(path: &str, value: &Value, into: &mut Vec<(String, String)>) {
         match value {
             Value::Object(fields) => {
@@ -342,9 +383,8 @@ fn leaves(environment: &Environment) -> Vec<(String, String)> {
         }
     }
     let mut found = Vec::new();
-    if let Ok(value) = serde_json::to_value(environment) {
-        walk("", &value, &mut found);
+    if let Ok(value) = serde_json::to_value(whole) {
+        walk(path, &value, &mut found);
     }
-    found.retain(|(path, _)| !FLEETING.iter().any(|fleeting| path.starts_with(fleeting)));
     found
 }

@@ -71,6 +71,15 @@ impl Observed {
     pub fn slices_by_round(&self) -> Vec<&[Slice]> {
         by_round(&self.slices, &self.rounds)
     }
+
+    /// Packets sent on a recycled page, and those for which a page pool took one from the page allocator; `None` where packets
+    /// or pages are not counted.
+    #[must_use]
+    pub fn recycled(&self) -> Option<[u64; 2]> {
+        let (pools, generated) = (self.page_pools.known()?, *self.ledger.generated.known()?);
+        let fresh = pools.device.held.saturating_add(pools.generator.held).min(generated);
+        Some([generated - fresh, fresh])
+    }
 }
 
 /// The slices of rounds that have so many each.

@@ -74,7 +74,7 @@ fn without_privileges(options: &Options, missing: &Error, stop: &AtomicBool) -> 
     let mut progress = ProgressLine::new();
     let case = pool::measure(pool::Group::Single, options.seconds, seed, rules, &mut progress, stop);
     drop(progress);
-    let text = report::pool_text(&case?, rules.level);
+    let text = report::pool_text(&case?);
     let environment = Environment::read().one_line();
     output::text(&format!("{environment}\n{text}\n{}\n{}", report::kernel_pool_text(), report::published_text()))?;
     output::text(&format!("\nno packet was sent: {missing}\n"))?;

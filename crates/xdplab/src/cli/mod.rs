@@ -8,6 +8,7 @@ mod cpumap;
 mod demo;
 mod doctor;
 mod explain;
+mod help;
 mod import;
 mod lab;
 mod live;
@@ -15,7 +16,10 @@ mod monitor;
 mod pool;
 mod progress;
 mod redirect;
+mod report;
+mod rerun;
 mod run;
+mod shell;
 mod signals;
 mod trafficgen;
 mod variants;
@@ -38,7 +42,9 @@ use crate::error::Result;
     propagate_version = true,
     infer_long_args = true,
     infer_subcommands = true,
-    max_term_width = 100
+    disable_help_subcommand = true,
+    max_term_width = 100,
+    after_help = "Pages about what the figures mean: xdplab help method|verdicts|guards|placement|records"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -93,6 +99,16 @@ enum Command {
     },
     /// Watch redirects, their errors and exceptions of XDP on all interfaces
     Monitor(monitor::Options),
+    /// Tell records again: for a terminal, a mail, a web page or a program
+    Report(report::Options),
+    /// Repeat the run of a record, and say whether it finds the same and what differs around it
+    Rerun(rerun::Options),
+    /// Print the completions for a shell
+    Completions(shell::Completions),
+    /// Print the manual page, or write one for each command
+    Man(shell::Man),
+    /// Print the help of a command, or a page about what the figures mean
+    Help(help::Options),
 }
 
 /// How a command ended, other than by an error.
@@ -152,6 +168,11 @@ fn run(arguments: Arguments) -> Result<Ending> {
         Command::RedirectMulti(options) => options.run(),
         Command::Trafficgen { command } => trafficgen::run(&command),
         Command::Monitor(options) => monitor::run(&options),
+        Command::Report(options) => report::run(&options),
+        Command::Rerun(options) => rerun::run(&options),
+        Command::Completions(options) => shell::completions(&options),
+        Command::Man(options) => shell::man(&options),
+        Command::Help(options) => help::run(&options),
     }
 }
 

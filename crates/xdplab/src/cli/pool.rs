@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
             let json = serde_json::to_value(&case).map_err(|error| Error::invalid("write JSON", error.to_string()))?;
             output::text(&format!("{}\n", serde_json::json!({"schema": "xdplab.pool/1", "case": json})))?;
         } else {
-            output::text(&format!("\n{}", report::pool_text(&case, rules.level)))?;
+            output::text(&format!("\n{}", report::pool_text(&case)))?;
         }
         bounds.extend(case.bounds);
     }

@@ -362,17 +362,17 @@ fn page_pool(observed: &Observed) -> Guard {
     };
     let held = pools.device.held + pools.generator.held;
     let released = pools.device.released + pools.generator.released;
-    let recycled = 100.0 * (1.0 - held as f64 / (*observed.ledger.generated.known().unwrap_or(&0)).max(1) as f64);
+    let recycled = observed.recycled().filter(|[recycled, fresh]| recycled + fresh > 0);
+    let recycled = recycled.map_or(String::new(), |[recycled, fresh]| {
+        let share = 100.0 * recycled as f64 / (recycled + fresh) as f64;
+        format!("; {share:.1} % of packets used a recycled page")
+    });
     let value = format!("{held} pages held, {released} released");
     // Each by itself: pages that the generator gave back say nothing of the device's.
     let outstanding = |pages: &Pages| i128::from(pages.held) - i128::from(pages.released);
     let (device, generator) = (outstanding(&pools.device), outstanding(&pools.generator));
     if device == 0 && generator == 0 {
-        return Guard::pass(
-            ID,
-            value,
-            format!("no leak after teardown; {recycled:.1} % of packets used a recycled page"),
-        );
+        return Guard::pass(ID, value, format!("no leak after teardown{recycled}"));
     }
     Guard::fail(
         ID,

@@ -1,5 +1,8 @@
 //! Where packets went: each stage of their way as an account that must balance.
 
+use std::fmt;
+
+use indicatif::HumanCount;
 use serde::{Deserialize, Serialize};
 
 /// Packets that came to a stage, and what became of them there.
@@ -30,8 +33,19 @@ impl Account {
     pub fn new<'a>(of: &str, packets: u64, parts: impl IntoIterator<Item = (&'a str, u64)>) -> Self {
         let parts = parts.into_iter().enumerate().filter(|(index, (_, packets))| *index == 0 || *packets > 0);
         let parts: Vec<Part> = parts.map(|(_, (to, packets))| Part { to: to.into(), packets }).collect();
-        let sum: u64 = parts.iter().map(|part| part.packets).sum();
-        Self { of: of.into(), packets, parts, residual: packets.cast_signed() - sum.cast_signed() }
+        let sum: i128 = parts.iter().map(|part| i128::from(part.packets)).sum();
+        let residual = (i128::from(packets) - sum).clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+        Self { of: of.into(), packets, parts, residual }
+    }
+}
+
+/// `1,000 redirected = 990 queued + 10 queue full, residual 0`
+impl fmt::Display for Account {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { of, packets, parts, residual } = self;
+        let part = |part: &Part| format!("{} {}", HumanCount(part.packets), part.to);
+        let parts: Vec<String> = parts.iter().map(part).collect();
+        write!(f, "{} {of} = {}, residual {residual}", HumanCount(*packets), parts.join(" + "))
     }
 }
 

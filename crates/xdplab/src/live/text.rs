@@ -12,7 +12,7 @@ use super::cpumap::CpumapInterval;
 use super::cpumap_text;
 use super::event::End;
 use super::interval::{Exceptions, Interval, Received, RedirectErrors, Redirects, Transmitted};
-use super::ledger::{Account, Part};
+use super::ledger::Account;
 use super::softirq::{BusyCpu, SoftirqTime};
 use crate::device::Counts;
 use crate::reading::Reading;
@@ -213,17 +213,8 @@ fn cpu_cost(cost: &Reading<CpuCost>) -> String {
     }
 }
 
-/// `1,000 redirected = 990 queued + 10 queue full, residual 0`
 fn account(account: &Reading<Account>) -> String {
-    let value = match account {
-        Reading::NotAvailable { why } => format!("not available ({why})"),
-        Reading::Known(Account { of, packets, parts, residual }) => {
-            let part = |part: &Part| format!("{} {}", HumanCount(part.packets), part.to);
-            let parts: Vec<String> = parts.iter().map(part).collect();
-            format!("{} {of} = {}, residual {residual}", HumanCount(*packets), parts.join(" + "))
-        }
-    };
-    entry("Ledger", value)
+    entry("Ledger", account.to_string())
 }
 
 /// What was counted of errors, and which of their kinds could not be.

@@ -1,6 +1,7 @@
 //! A comparison of records as text for a terminal.
 
-use super::text::{aligned, verdict_word, why_inconclusive};
+use super::text::aligned;
+use super::view::{verdict, why_inconclusive};
 use crate::across::{Across, Corrected, EnvironmentDifference, ImportedSide};
 use crate::run::Outcome;
 use crate::stats::{Level, UnitsComparison};
@@ -12,10 +13,12 @@ pub fn across_text(rows: &[Across], differences: Option<&[EnvironmentDifference]
     let interval = format!("{:.0} % interval", level.get() * 100.0);
     let header =
         ["variant", "baseline ns", "boots", "candidate ns", "boots", "Δ ns", &interval, "Δ Mpps", "Δ %", "verdict"];
-    let mut text = aligned(&header, &[0, 9], rows.iter().map(row).collect());
-    text += "\n";
+    let mut text = match rows {
+        [] => String::new(),
+        rows => aligned(&header, &[0, 9], rows.iter().map(row).collect()) + "\n",
+    };
     for row in rows {
-        text += &why_inconclusive(&row.variant, &row.verdict);
+        text += &why_inconclusive(&row.variant, &row.verdict).map_or(String::new(), |why| why + "\n");
         text += &row.corrected.as_ref().map_or(String::new(), |corrected| clocks(&row.variant, corrected));
         if let Some(sides) = &row.imported {
             text += &imported(sides);
@@ -84,6 +87,6 @@ fn row(across: &Across) -> Vec<String> {
         interval(&across.comparison).unwrap_or("unknown".into()),
         rate(before).zip(rate(after)).map_or("n/a".into(), |(before, after)| format!("{:+.3}", after - before)),
         format!("{:+.1}", 100.0 * across.delta_ns / before),
-        verdict_word(&across.verdict),
+        verdict(&across.verdict).to_string(),
     ]
 }

@@ -1,29 +1,15 @@
 //! Page-pool paths of this process, and published figures beside them.
 
-use super::text::{aligned, control_line, cost_table, why_inconclusive};
-use crate::pool::{self, Checked, Group, PoolCase};
+use super::text::{aligned, lines, table};
+use super::view::{Finding, pool_notes};
+use crate::pool::{self, Checked, PoolCase};
 use crate::published::{GROUPS, KERNEL_POOL};
-use crate::stats::Level;
 
 /// Table and control of one group.
 #[must_use]
-pub fn pool_text(case: &PoolCase, level: Level) -> String {
-    let [owner, other] = case.cpus;
-    let crossing =
-        if case.group == Group::Cross { format!(", the returning thread on CPU {other}") } else { String::new() };
-    let mut text = format!(
-        "page-pool in this process: {}; owner on CPU {owner}{crossing}; {:.1} s, {} slices, seed {}\n\n",
-        case.group.operation(),
-        case.seconds,
-        case.slices,
-        case.seed
-    );
-    text += &cost_table("path", "ns", "M/s", level, &case.costs, &case.comparisons);
-    text += "\n";
-    text += &control_line(case.control.as_ref(), case.costs.first().map_or("", |cost| &cost.variant));
-    let inconclusive = case.comparisons.iter().map(|compared| why_inconclusive(&compared.candidate, &compared.verdict));
-    text.extend(inconclusive);
-    text
+pub fn pool_text(case: &PoolCase) -> String {
+    let finding = Finding::of_pool(case);
+    format!("{}; {}\n{}\n{}", finding.title, lines(&finding.set_up), table(&finding.table), lines(&pool_notes(case)))
 }
 
 /// The bounds the pool is built to, and whether this run kept to them.

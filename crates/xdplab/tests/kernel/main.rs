@@ -19,6 +19,7 @@ mod live;
 mod measurement;
 mod observers;
 mod redirect;
+mod rerun;
 mod settings;
 mod sockets;
 mod support;
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         measurement::tests(),
         observers::tests(),
         redirect::tests(),
+        rerun::tests(),
         settings::tests(),
         sockets::tests(),
         testrun::tests(),
