@@ -13,7 +13,6 @@ enum { WAIT_STEPS = 2048 };
 /* Buckets of the gaps between departures: each ns up to 255, then 128 for each doubling, up to 4 s. */
 enum { GAP_BUCKETS = 3456 };
 
-const volatile __u32 target_ifindex = 0;
 /* Frames are sent in turn; 0: they are the one that the kernel is given. */
 const volatile __u32 templates_count = 0;
 /* Length of the frame that the kernel is given, the longest of all. */
@@ -66,16 +65,18 @@ struct {
 	__type(value, struct gaps);
 } gaps SEC(".maps");
 
+/* The device; by bpf_redirect() the kernel would look it up for each frame. */
 struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u64);
-} packets SEC(".maps");
+	__type(value, __u32);
+} target SEC(".maps");
 
 /* Where the thread is. */
 struct state {
-	__u64 sent;
+	__u64 packets; /* read by user space as the first word */
+	__u64 scheduled;
 	__u64 due_ns;
 	__u64 due_fraction;
 	__u64 now_ns;
@@ -213,7 +214,7 @@ static __always_inline int wait(void)
 		state.in_burst--;
 		return 0;
 	}
-	if (state.sent >= limit[0])
+	if (state.scheduled >= limit[0])
 		return -1;
 	if (!state.due_ns)
 		state.due_ns = bpf_ktime_get_ns() + schedule[2];
@@ -225,17 +226,14 @@ static __always_inline int wait(void)
 	state.due_ns += schedule[0] + (state.due_fraction >> 32);
 	state.due_fraction &= 0xffffffff;
 	state.in_burst = burst - 1;
-	if (state.in_burst >= limit[0] - state.sent)
-		state.in_burst = limit[0] - state.sent - 1;
-	state.sent += state.in_burst + 1;
+	if (state.in_burst >= limit[0] - state.scheduled)
+		state.in_burst = limit[0] - state.scheduled - 1;
+	state.scheduled += state.in_burst + 1;
 	return 0;
 }
 
 SEC("xdp.frags") int transmit(struct xdp_md *ctx)
 {
-	__u32 zero = 0;
-	__u64 *sent;
-
 	if (burst && wait())
 		return XDP_DROP;
 	if (templates_count) {
@@ -244,11 +242,8 @@ SEC("xdp.frags") int transmit(struct xdp_md *ctx)
 	} else if (varies() && unlikely(vary(ctx, udp_sum, ip_sum))) {
 		return XDP_ABORTED;
 	}
-	sent = bpf_map_lookup_elem(&packets, &zero);
-	if (unlikely(!sent))
-		return XDP_ABORTED;
-	(*sent)++;
-	return bpf_redirect(target_ifindex, 0);
+	state.packets++;
+	return bpf_redirect_map(&target, 0, XDP_ABORTED);
 }
 
 char _license[] SEC("license") = "GPL";

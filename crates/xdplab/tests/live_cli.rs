@@ -364,3 +364,157 @@ fn xsk_commands_take_every_option_and_value_of_the_peer() {
         }
     }
 }
+
+#[test]
+fn every_option_and_value_of_trafficgen_udp_is_taken() {
+    for options in [
+        &[][..],
+        &["-m", "02:00:00:00:00:01", "-M", "02:00:00:00:00:02"],
+        &["--dst-mac", "02:00:00:00:00:01", "--src-mac=02:00:00:00:00:02"],
+        &["-a", "fe80::9", "-A", "fe80::8"],
+        &["--dst-addr", "10.0.0.1", "--src-addr", "10.0.0.2"],
+        &["-p", "65535", "-P", "0"],
+        &["--dst-port", "9", "--src-port", "9"],
+        &["-d", "100"],
+        &["--dyn-ports", "65536"],
+        &["-n", "4294967296"],
+        &["--num-packets", "1"],
+        &["--count", "1", "--duration", "0.5"],
+        &["-s", "66"],
+        &["--pkt-size", "64,1518"],
+        &["-s", "imix"],
+        &["-s64..1518:64"],
+        &["-t", "2"],
+        &["--threads", "64"],
+        &["-I", "5"],
+        &["--interval", "0.5"],
+        &["-l", "255"],
+        &["--hop-limit", "0"],
+        &["--ttl", "64"],
+        &["-v"],
+        &["-vv"],
+        &["--verbose"],
+        &["--src-ports", "2", "--dst-addrs", "3", "--src-addrs", "4"],
+        &["--vlan", "1", "--vlan", "2:7", "--restore-headers"],
+        &["--rate", "10k", "--burst", "4"],
+        &["--rate=1.5Gbit"],
+        &["--cpus", "0-1,3"],
+        &["-b", "256"],
+        &["--batch-size", "1"],
+        &["-e", "--json", "--record", "/nonexistent/record.json", "--keep-going", "--force"],
+        &["--num", "1", "--thr", "2", "--hop", "3"],
+        &["-I", "1", "-I", "2", "-n", "1", "-n", "2"],
+    ] {
+        let before = [&["trafficgen", "udp"][..], options, &[NO_INTERFACE]].concat();
+        let after = [&["trafficgen", "udp", NO_INTERFACE][..], options].concat();
+        assert!(is_understood(&before), "{before:?}");
+        assert!(is_understood(&after), "{after:?}");
+    }
+    for bad in [
+        &["-m", "02"][..],
+        &["-a", "example.org"],
+        &["-p", "65536"],
+        &["-d", "0"],
+        &["-n", "0"],
+        &["-s", "big"],
+        &["-t", "0"],
+        &["-I", "0"],
+        &["-l", "256"],
+        &["--vlan", "4095"],
+        &["--vlan", "1:8"],
+        &["--rate", "0"],
+        &["--burst", "2"],
+        &["--cpus", "3-1"],
+        &["-b", "257"],
+        &["--pcap", "x", "--vlan", "1"],
+    ] {
+        assert!(!is_understood(&[&["trafficgen", "udp", NO_INTERFACE][..], bad].concat()), "{bad:?}");
+    }
+    assert!(is_understood(&["traf", "u", NO_INTERFACE]));
+}
+
+#[test]
+fn every_option_and_value_of_trafficgen_xsk_udp_is_taken() {
+    for options in [
+        &[][..],
+        &["-m", "02:00:00:00:00:01", "-M", "02:00:00:00:00:02"],
+        &["-y"],
+        &["--timestamp"],
+        &["-V", "-J", "4094", "-K", "7"],
+        &["--vlan-tag", "--vlan-id", "1", "--vlan-pri", "0"],
+        &["-P", "0xdeadbeef"],
+        &["--fill-pattern", "12345678"],
+        &["-T", "1000"],
+        &["--tx-cycle-time", "0"],
+        &["-q", "3"],
+        &["--queue", "0"],
+        &["-i", "2"],
+        &["--interval", "0.5"],
+        &["-O", "3"],
+        &["--retries", "0"],
+        &["-f", "2048"],
+        &["--frame-size", "4096"],
+        &["-s", "9728"],
+        &["--pkt-size", "imix"],
+        &["-d", "0"],
+        &["--duration", "3"],
+        &["-c", "0"],
+        &["--pkt-count", "1000"],
+        &["--count", "7"],
+        &["-b", "32"],
+        &["--batch-size", "1"],
+        &["-I", "virtio"],
+        &["--irq-string", "edge"],
+        &["-p"],
+        &["--poll"],
+        &["--no-need-wakeup"],
+        &["-u"],
+        &["--unaligned"],
+        &["--shared-umem"],
+        &["-x"],
+        &["--extra-stats"],
+        &["-Q"],
+        &["--quiet"],
+        &["-a"],
+        &["--app-stats"],
+        &["-C", "auto"],
+        &["-C", "copy"],
+        &["--copy-mode", "zero-copy"],
+        &["-w", "MONOTONIC"],
+        &["-w", "REALTIME"],
+        &["--clock", "TAI"],
+        &["-w", "BOOTTIME"],
+        &["-W", "SCHED_OTHER"],
+        &["--policy", "SCHED_FIFO", "--schpri", "50"],
+        &["-A", "native"],
+        &["-A", "skb"],
+        &["--attach-mode", "hw"],
+        &["-v"],
+        &["--vlan", "9", "--vlan", "8", "--src-ports", "2", "--dyn-ports", "2", "--dst-addrs", "2", "--src-addrs", "2"],
+        &["--rate", "100Mbit", "--burst", "2", "--cpus", "0", "-t", "2"],
+        &["--dst-addr", "::1", "--src-addr", "::2", "--dst-port", "1", "--src-port", "2", "--hop-limit", "3"],
+        &["--json", "--record", "/nonexistent/record.json", "--keep-going", "--force", "-e", "--restore-headers"],
+    ] {
+        let args = [&["trafficgen", "xsk-udp", NO_INTERFACE][..], options].concat();
+        assert!(is_understood(&args), "{args:?}");
+    }
+    for bad in [
+        &["-J", "4095"][..],
+        &["-K", "8"],
+        &["-P", "xyz"],
+        &["-p", "-T", "5"],
+        &["--rate", "1k", "-T", "5"],
+        &["-V", "--vlan", "1"],
+        &["-C", "zc"],
+        &["-A", "driver"],
+        &["-b", "0"],
+    ] {
+        assert!(!is_understood(&[&["trafficgen", "xsk-udp", NO_INTERFACE][..], bad].concat()), "{bad:?}");
+    }
+    assert!(is_understood(&["trafficgen", "probe", "-i", NO_INTERFACE, "-v"]));
+    assert!(is_understood(&["trafficgen", "probe", "--interface", NO_INTERFACE]));
+    for command in ["udp", "xsk-udp", "probe"] {
+        let (code, stdout, _) = run(&["trafficgen", command, "--version"]);
+        assert_eq!((code, stdout.lines().count()), (Some(0), 1), "{command}");
+    }
+}

@@ -16,7 +16,7 @@ use aya::programs::{ProgramError, TestRun, TestRunAttrs, TestRunOptions, Xdp};
 use nix::errno::Errno;
 use nix::time::{ClockId, clock_gettime};
 
-use super::trafficgen::{GapMap, TrafficSpec};
+use super::trafficgen::{GapMap, StateMap, TrafficSpec};
 use super::{GapCounts, Pace};
 use crate::bpf;
 use crate::error::{Error, Result};
@@ -140,8 +140,31 @@ struct Job<'a> {
     paced: bool,
 }
 
-/// What a program counted, for each possible CPU.
-type Counter = PerCpuArray<MapData, u64>;
+/// What a program counted.
+enum Counter {
+    /// For each possible CPU.
+    PerCpu(PerCpuArray<MapData, u64>),
+    /// On this CPU.
+    On(usize, StateMap),
+}
+
+impl Counter {
+    /// For each CPU up to the last that counted.
+    fn read(&self) -> Result<Vec<u64>> {
+        let what = "read the generator's counter";
+        match self {
+            Self::PerCpu(map) => {
+                let values: PerCpuValues<u64> = map.get(&0, 0).map_err(|error| bpf::map_error(what, &error))?;
+                Ok(values.to_vec())
+            }
+            Self::On(cpu, map) => {
+                let mut values = vec![0; cpu + 1];
+                values[*cpu] = map.packets()?;
+                Ok(values)
+            }
+        }
+    }
+}
 
 impl LiveFrames {
     /// Loads a program for each thread and starts the threads in `netns`.
@@ -158,7 +181,12 @@ impl LiveFrames {
             packets_per_call: LiveFramesSpec::PACKETS_PER_CALL,
             paced: false,
         };
-        let mut generator = Self::launch(&job, netns, |_thread| bpf::load(bpf::GENERATOR, &spec.object()))?;
+        let mut generator = Self::launch(&job, netns, |_thread| {
+            let mut object = bpf::load(bpf::GENERATOR, &spec.object())?;
+            bpf::program(&mut object, job.program)?;
+            let counter = bpf::take_map(&mut object, "packets").map(Counter::PerCpu)?;
+            Ok((object, counter))
+        })?;
         generator.go();
         Ok(generator)
     }
@@ -191,15 +219,15 @@ impl LiveFrames {
         let mut gaps = Vec::new();
         let mut generator = Self::launch(&job, netns, |thread| {
             let count = spec.count.map(|count| share(count, spec.cpus.len(), thread));
-            let (object, gap_map) = spec.load(thread, count)?;
+            let (object, state, gap_map) = spec.load(thread, count, netns)?;
             gaps.extend(gap_map);
-            Ok(object)
+            Ok((object, Counter::On(spec.cpus[thread], state)))
         })?;
         generator.gaps = gaps;
         Ok(generator)
     }
 
-    fn launch(job: &Job<'_>, netns: &NetNs, mut load: impl FnMut(usize) -> Result<Ebpf>) -> Result<Self> {
+    fn launch(job: &Job<'_>, netns: &NetNs, mut load: impl FnMut(usize) -> Result<(Ebpf, Counter)>) -> Result<Self> {
         interrupt::prepare()?;
         let mut generator = Self {
             threads: Vec::new(),
@@ -212,9 +240,8 @@ impl LiveFrames {
         };
         let mut workers = Vec::new();
         for (index, &cpu) in job.cpus.iter().enumerate() {
-            let mut object = load(index)?;
-            bpf::program(&mut object, job.program)?;
-            let counter = Arc::new(bpf::take_map(&mut object, "packets")?);
+            let (object, counter) = load(index)?;
+            let counter = Arc::new(counter);
             generator.counters.push(Arc::clone(&counter));
             workers.push(Worker {
                 object,
@@ -267,7 +294,7 @@ impl LiveFrames {
     /// # Errors
     /// A counter could not be read.
     pub fn sent_by_thread(&self) -> Result<Vec<u64>> {
-        self.counters.iter().map(|counter| Ok(read(counter)?.iter().sum())).collect()
+        self.counters.iter().map(|counter| Ok(counter.read()?.iter().sum())).collect()
     }
 
     /// Gaps between the scheduled departures of each thread, over all threads; `None` without a schedule.
@@ -290,9 +317,9 @@ impl LiveFrames {
     pub fn sent(&self) -> Result<Sent> {
         let mut per_cpu = Vec::new();
         for counter in &self.counters {
-            let of_thread = read(counter)?;
-            per_cpu.resize(of_thread.len(), 0);
-            per_cpu.iter_mut().zip(&*of_thread).for_each(|(sum, packets)| *sum += packets);
+            let of_thread = counter.read()?;
+            per_cpu.resize(of_thread.len().max(per_cpu.len()), 0);
+            per_cpu.iter_mut().zip(&of_thread).for_each(|(sum, packets)| *sum += packets);
         }
         Ok(Sent { packets: per_cpu.iter().sum(), per_cpu })
     }
@@ -376,10 +403,6 @@ pub(super) fn share(count: u64, threads: usize, index: usize) -> u64 {
     count / threads + u64::from(index < count % threads)
 }
 
-fn read(counter: &Counter) -> Result<PerCpuValues<u64>> {
-    counter.get(&0, 0).map_err(|error| bpf::map_error("read the generator's counter", &error))
-}
-
 struct Worker {
     object: Ebpf,
     program: &'static str,
@@ -429,7 +452,7 @@ impl Worker {
     /// How many packets are still to be sent. The program's own count says it, since anybody's signal ends a call early.
     fn left(&self) -> Result<u64> {
         let Some(count) = self.count else { return Ok(u64::MAX) };
-        Ok(count.saturating_sub(read(&self.counter)?.iter().sum()))
+        Ok(count.saturating_sub(self.counter.read()?.iter().sum()))
     }
 
     fn call(&self, program: &Xdp, packets: u64) -> Result<()> {

@@ -1,12 +1,13 @@
 //! Live frames that differ from one to the next: how the program that sends them is set up.
 
 use aya::Ebpf;
-use aya::maps::{Array, MapData};
+use aya::maps::{Array, DevMap, MapData};
 
 use super::{Departures, GAP_BUCKETS, GapCounts, Pace};
 use crate::bpf;
 use crate::error::{Error, Result};
 use crate::packet::{Template, Traffic};
+use crate::topology::NetNs;
 
 /// What to send and from where.
 #[derive(Clone, Debug)]
@@ -39,6 +40,20 @@ impl GapMap {
     }
 }
 
+/// `struct state` in `bpf/trafficgen.bpf.c`, in words.
+const STATE_WORDS: usize = 8;
+
+/// What a program keeps of itself.
+pub(super) struct StateMap(Array<MapData, [u64; STATE_WORDS]>);
+
+impl StateMap {
+    /// Packets handed to the redirect.
+    pub(super) fn packets(&self) -> Result<u64> {
+        let state = self.0.get(&0, 0).map_err(|error| bpf::map_error("read the generator's counter", &error))?;
+        Ok(state[0])
+    }
+}
+
 impl TrafficSpec {
     /// The program that sends.
     pub(super) const PROGRAM: &'static str = "transmit";
@@ -49,7 +64,12 @@ impl TrafficSpec {
     const MAX_FRAME: usize = 4080;
 
     /// The object of one thread, which sends `count` of the packets.
-    pub(super) fn load(&self, thread: usize, count: Option<u64>) -> Result<(Ebpf, Option<GapMap>)> {
+    pub(super) fn load(
+        &self,
+        thread: usize,
+        count: Option<u64>,
+        netns: &NetNs,
+    ) -> Result<(Ebpf, StateMap, Option<GapMap>)> {
         let longest = self.traffic.longest().len();
         if longest > Self::MAX_FRAME {
             let why = format!("{longest} bytes do not fit a page with what the kernel keeps beside them");
@@ -60,11 +80,19 @@ impl TrafficSpec {
         let mut object = bpf::load(bpf::TRAFFICGEN, &self.object(thread, count))?;
         // Maps are taken afterwards: they must be there when the program is loaded, which keeps them from then on.
         bpf::program(&mut object, Self::PROGRAM)?;
+        let mut target: DevMap<MapData> = bpf::take_map(&mut object, "target")?;
+        // The kernel looks for the device in the namespace of the thread that asks.
+        netns.run(|| {
+            target
+                .set(0, self.ifindex, None, 0)
+                .map_err(|error| Error::invalid("redirect to the interface", bpf::with_causes(&error)))
+        })?;
         if self.is_written() {
             self.fill_templates(bpf::take_map(&mut object, "templates")?)?;
         }
         let gaps = self.pace.map(|_| bpf::take_map(&mut object, "gaps").map(GapMap)).transpose()?;
-        Ok((object, gaps))
+        let state = bpf::take_map(&mut object, ".bss").map(StateMap)?;
+        Ok((object, state, gaps))
     }
 
     /// Whether frames are written anew from templates.
@@ -74,11 +102,7 @@ impl TrafficSpec {
 
     fn object(&self, thread: usize, count: Option<u64>) -> bpf::Object {
         let templates = if self.is_written() { self.traffic.templates().len() as u32 } else { 0 };
-        let mut globals = vec![
-            ("target_ifindex", self.ifindex),
-            ("templates_count", templates),
-            ("longest", self.traffic.longest().len() as u32),
-        ];
+        let mut globals = vec![("templates_count", templates), ("longest", self.traffic.longest().len() as u32)];
         if let Some(fields) = self.traffic.fields() {
             let [first, ..] = self.traffic.templates() else { return bpf::Object::default() };
             globals.extend([

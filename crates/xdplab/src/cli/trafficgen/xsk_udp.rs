@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use clap::{ArgAction, Args};
+use clap::{ArgAction, Args, ValueEnum};
 use xsk::BindMode;
 
 use super::traffic::{Made, TrafficOptions, addresses, source_mac};
@@ -130,7 +130,7 @@ pub(crate) struct Options {
     priority: u32,
     /// Nothing is attached in order to send; skb stands for copy mode
     #[arg(short = 'A', long, value_name = "MODE", default_value = "native")]
-    attach_mode: live::Mode,
+    attach_mode: AttachMode,
     /// Print version
     #[arg(long, action = ArgAction::Version)]
     version: Option<bool>,
@@ -138,6 +138,17 @@ pub(crate) struct Options {
     traffic: TrafficOptions,
     #[command(flatten)]
     reporting: Reporting,
+}
+
+/// How a program would be attached, if one were.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum AttachMode {
+    /// In the driver
+    Native,
+    /// On socket buffers
+    Skb,
+    /// In the NIC; refused
+    Hw,
 }
 
 fn hexadecimal(text: &str) -> std::result::Result<u32, String> {
@@ -224,7 +235,15 @@ impl Options {
     }
 
     fn mode(&self) -> Result<BindMode> {
-        bind_mode(self.attach_mode, self.copy_mode)
+        let attach_mode = match self.attach_mode {
+            AttachMode::Native => live::Mode::Native,
+            AttachMode::Skb => live::Mode::Skb,
+            AttachMode::Hw => {
+                return Err(Error::unsupported("send in hw mode", "nothing is offloaded to NICs by this tool")
+                    .remedy("leave -A out"));
+            }
+        };
+        bind_mode(attach_mode, self.copy_mode)
     }
 
     fn flow(&self) -> Result<FlowSpec> {
