@@ -31,8 +31,8 @@ use crate::topology::{Lab, LabDescription, LabSpec, NetNs, PlacementState, Port,
 /// How often slices are fetched; the ring holds seconds of them.
 const DRAIN_EVERY: Duration = Duration::from_millis(20);
 /// How long page pools may take to give their pages back after teardown; the kernel looks again every second
-/// (`DEFER_TIME`, net/core/page_pool.c).
-const RELEASE_DEADLINE: Duration = Duration::from_secs(3);
+/// (`DEFER_TIME`, net/core/page_pool.c), and later where many others want the CPU.
+const RELEASE_DEADLINE: Duration = Duration::from_secs(10);
 
 /// A throw-away veth lab, made for each plan.
 #[derive(Clone, Copy, Debug, Default)]
