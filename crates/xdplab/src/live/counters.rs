@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::cpumap::CpumapCounters;
 use super::sent::SentCounters;
+use super::socket::StreamsReading;
 use super::xsk::XskCounters;
 use crate::device::Counts;
 use crate::reading::Reading;
@@ -87,6 +88,8 @@ pub struct Counters {
     pub xsk: Option<XskCounters>,
     /// What a sender has sent by its own count.
     pub sent: Option<SentCounters>,
+    /// What both ends of plain sockets have counted.
+    pub socket: Option<StreamsReading>,
 }
 
 impl AddAssign for XmitCounts {
@@ -125,6 +128,7 @@ impl Counters {
             cpumap: None,
             xsk: None,
             sent: None,
+            socket: None,
         }
     }
 }

@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Account, CpuCost, Interval, Sending, SendingEnd, SoftirqTime};
+use super::{Account, CpuCost, Interval, Sending, SendingEnd, SocketStart, SoftirqTime};
+use crate::generator::socket::{EndReport, Outcome};
 use crate::netlink::{Channels, XdpFeature, XdpMode};
 use crate::reading::Reading;
 
@@ -19,6 +20,19 @@ pub enum Event<'a> {
     Interval(&'a Interval),
     /// The last line.
     End(&'a End),
+    /// A sink has received what one sender sent, or could not.
+    Session(&'a ReceivedSession),
+}
+
+/// What a sink received from one sender.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ReceivedSession {
+    /// Who sent it.
+    pub from: std::net::SocketAddr,
+    /// A stream without a session: of `trafficgen tcp`, or of any other sender.
+    pub bare: bool,
+    /// What came.
+    pub received: Reading<EndReport>,
 }
 
 /// What was attached where.
@@ -45,6 +59,9 @@ pub struct Start {
     /// What is sent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sending: Option<Sending>,
+    /// Streams of plain sockets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<SocketStart>,
     /// Wall clock of the first reading, RFC 3339.
     pub started: String,
 }
@@ -120,6 +137,7 @@ impl Start {
             notes: Vec::new(),
             xsk: None,
             sending: None,
+            socket: None,
             started: String::new(),
         }
     }
@@ -149,6 +167,9 @@ pub struct End {
     /// What can be said of a sender.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sending: Option<SendingEnd>,
+    /// What streams of plain sockets did at both ends.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<Outcome>,
 }
 
 impl End {
@@ -164,6 +185,7 @@ impl End {
             limiter: None,
             ledger: Vec::new(),
             sending: None,
+            socket: None,
         }
     }
 }

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::counters::{Counters, Delta, Group, Hop, Place, XmitCounts, delta_of};
 use super::cpumap::CpumapInterval;
 use super::sent::Sent;
+use super::socket::SocketInterval;
 use super::xsk::XskInterval;
 use crate::device::Counts;
 use crate::reading::Reading;
@@ -58,6 +59,9 @@ pub struct Interval {
     /// What a sender has sent by its own count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sent: Option<Sent>,
+    /// What both ends of plain sockets have counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub socket: Option<SocketInterval>,
 }
 
 /// Packets that a program saw.
@@ -163,6 +167,7 @@ impl Interval {
         let xsk = earlier.xsk.as_ref().zip(later.xsk.as_ref());
         let cpumap = earlier.cpumap.as_ref().zip(later.cpumap.as_ref());
         let sent = earlier.sent.as_ref().zip(later.sent.as_ref());
+        let socket = earlier.socket.as_ref().zip(later.socket.as_ref());
         Self {
             start: wall.at(earlier.at),
             stop: wall.at(later.at),
@@ -176,6 +181,7 @@ impl Interval {
             cpumap: cpumap.map(|(earlier, later)| CpumapInterval::between(earlier, later)),
             xsk: xsk.map(|(earlier, later)| XskInterval::between(earlier, later)),
             sent: sent.map(|(earlier, later)| Sent::between(earlier, later)),
+            socket: socket.map(|(earlier, later)| SocketInterval::between(earlier, later)),
         }
     }
 }

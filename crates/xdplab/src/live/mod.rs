@@ -23,6 +23,8 @@ mod sent;
 mod sent_text;
 mod session;
 mod signals;
+mod socket;
+mod socket_text;
 mod softirq;
 mod text;
 mod thread_clock;
@@ -36,7 +38,9 @@ pub use counters::{Counters, Delta, Group, Hop, Named, Place, XmitCounts};
 pub use cpu_cost::CpuCost;
 pub use cpumap::{CpumapCounters, CpumapInterval, Enqueues, Kthreads};
 pub use cpumap_device::CpumapDevice;
-pub use event::{Attached, End, EndedBy, Event, InterfaceCounted, LiveRun, SCHEMA, Start, Target, XskStart};
+pub use event::{
+    Attached, End, EndedBy, Event, InterfaceCounted, LiveRun, ReceivedSession, SCHEMA, Start, Target, XskStart,
+};
 pub use interval::{
     Exceptions, FlowTransmitted, Interval, Received, RedirectErrors, Redirects, Transmitted, WallClock,
 };
@@ -48,6 +52,8 @@ pub use sent::{Scaling, Sender, Sending, SendingEnd, SendingThread, Sent, SentBy
 pub use sent_text::{SentLayout, SentXskLayout, sizes_text, trial_text};
 pub use session::{Clock, Limits, Session, Source, Told, View, Woken};
 pub use signals::Signals;
+pub use socket::{SocketInterval, SocketSender, SocketStart, StreamsReading};
+pub use socket_text::{SocketLayout, end_text};
 pub use softirq::{BusyCpu, SoftirqTime};
 pub use text::{Layout, Lines};
 pub use xsk::{KernelCounts, SocketReading, XskCounters, XskInterval};

@@ -42,6 +42,13 @@ impl Signals {
         Ok(Self { fd })
     }
 
+    /// Whether a signal that ends commands waits to be read.
+    #[must_use]
+    pub fn pending() -> bool {
+        const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
+        ENDING.iter().any(|signal| is_in("ShdPnd:", *signal) || is_in("SigPnd:", *signal))
+    }
+
     fn read(&self) -> Result<Option<Woken>> {
         let read = self.fd.read_signal().map_err(|errno| Error::syscall("read a signal", "read(signalfd)", errno))?;
         let signal = read.and_then(|info| Signal::try_from(info.ssi_signo.cast_signed()).ok());
@@ -49,10 +56,15 @@ impl Signals {
     }
 }
 
-/// Whether this process was started with the signal ignored (proc_pid_status(5), `SigIgn`).
+/// Whether this process was started with the signal ignored.
 fn is_ignored(signal: Signal) -> bool {
+    is_in("SigIgn:", signal)
+}
+
+/// Whether the signal is in one of the sets of proc_pid_status(5).
+fn is_in(set: &str, signal: Signal) -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = status.lines().find_map(|line| line.strip_prefix(set));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     mask >> (signal as i32 - 1) & 1 == 1
 }

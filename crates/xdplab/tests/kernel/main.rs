@@ -21,6 +21,7 @@ mod observers;
 mod redirect;
 mod rerun;
 mod settings;
+mod socket_cli;
 mod sockets;
 mod support;
 mod testrun;
@@ -58,6 +59,7 @@ fn main() -> ExitCode {
         redirect::tests(),
         rerun::tests(),
         settings::tests(),
+        socket_cli::tests(),
         sockets::tests(),
         testrun::tests(),
         topology::tests(),

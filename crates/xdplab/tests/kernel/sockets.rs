@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use nix::sys::socket::{setsockopt, sockopt};
-use xdplab::generator::socket::{End, Outcome, Protocol, Sink, SinkSpec, SocketRate, SocketRun, SocketSpec, between};
+use xdplab::generator::Rate;
+use xdplab::generator::socket::{End, Outcome, Protocol, Sink, SinkSpec, SocketRun, SocketSpec, between};
 use xdplab::netlink::XdpMode;
 use xdplab::reading::Reading;
 use xdplab::topology::{Lab, LabSpec, Placement};
@@ -53,7 +54,7 @@ fn udp(count: u64) -> SocketSpec {
     let receive_buffer = Some(4 << 20);
     SocketSpec {
         count: Some(count),
-        rate: Some(SocketRate::PacketsPerSec(20_000.0)),
+        rate: Some(Rate::PacketsPerSec(20_000.0)),
         receive_buffer,
         ..SocketSpec::new(Protocol::Udp)
     }
@@ -190,9 +191,9 @@ fn rates() {
     let duration = Some(Duration::from_millis(500));
     let slow = |rate, spec| SocketSpec { duration, rate: Some(rate), ..spec };
     for (spec, most_bytes) in [
-        (slow(SocketRate::BitsPerSec(80e6), tcp()), 5_000_000.0),
-        (SocketSpec { streams: 2, ..slow(SocketRate::BitsPerSec(80e6), SocketSpec::new(Protocol::Udp)) }, 5_000_000.0),
-        (slow(SocketRate::PacketsPerSec(2_000.0), SocketSpec::new(Protocol::Udp)), 1_472_000.0),
+        (slow(Rate::BitsPerSec(80e6), tcp()), 5_000_000.0),
+        (SocketSpec { streams: 2, ..slow(Rate::BitsPerSec(80e6), SocketSpec::new(Protocol::Udp)) }, 5_000_000.0),
+        (slow(Rate::PacketsPerSec(2_000.0), SocketSpec::new(Protocol::Udp)), 1_472_000.0),
     ] {
         let outcome = run(&lab, &spec);
         // What a busy machine delays is made up for, but not more than was asked for.

@@ -1,6 +1,9 @@
 //! `xdplab trafficgen`: the commands of `xdp-trafficgen`, with their options and lines, and some more.
 
 mod probe;
+mod quantity;
+mod sink;
+mod socket;
 mod traffic;
 mod udp;
 mod xsk_udp;
@@ -21,6 +24,10 @@ pub(crate) enum Command {
     Udp(Box<udp::Options>),
     /// Send UDP packets from AF_XDP sockets
     XskUdp(Box<xsk_udp::Options>),
+    /// Send TCP streams or UDP datagrams from plain sockets to a sink, and tell goodput and what each byte costs
+    Socket(Box<socket::Options>),
+    /// Receive what socket and tcp send, and tell what came
+    Sink(sink::Options),
     /// Say whether this kernel and an interface can do what udp needs
     Probe(probe::Options),
 }
@@ -68,6 +75,8 @@ pub(crate) fn run(command: &Command) -> Result<Ending> {
     match command {
         Command::Udp(options) => udp::run(options),
         Command::XskUdp(options) => xsk_udp::run(options),
+        Command::Socket(options) => socket::run(options),
+        Command::Sink(options) => sink::run(options),
         Command::Probe(options) => probe::run(options),
     }
 }

@@ -48,7 +48,7 @@ pub(crate) struct TrafficOptions {
 
 /// CPU numbers in the order of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CpuList(Vec<usize>);
+pub(crate) struct CpuList(pub(super) Vec<usize>);
 
 /// A VLAN tag as a user writes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

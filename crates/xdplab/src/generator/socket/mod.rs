@@ -19,10 +19,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use outcome::{Counts, EndReport, Outcome, StreamReport, TcpReport};
+pub use outcome::{Counts, EndReport, Ledger, MachineTime, Outcome, StreamReport, TcpReport};
 pub use run::SocketRun;
 pub use sink::{Session, Sink, SinkSpec};
 
+use super::Rate;
 use crate::error::{Error, Result};
 use crate::topology::NetNs;
 
@@ -39,16 +40,6 @@ pub enum Protocol {
     Udp,
 }
 
-/// How fast to send, over all streams.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SocketRate {
-    /// Datagrams in a second.
-    PacketsPerSec(f64),
-    /// Bits of payload in a second.
-    BitsPerSec(f64),
-}
-
 /// What to send and until when.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an option of its own on the command line")]
@@ -63,8 +54,8 @@ pub struct SocketSpec {
     pub bytes: Option<u64>,
     /// Datagrams in all over the streams.
     pub count: Option<u64>,
-    /// No faster than this; `None`: as fast as it goes.
-    pub rate: Option<SocketRate>,
+    /// No faster than this, over all streams; `None`: as fast as it goes. Bits are those of the payload.
+    pub rate: Option<Rate>,
     /// Bytes of a call (TCP), or of a datagram's payload (UDP). `None`: 128 KiB, or what the MTU of the interface takes.
     pub size: Option<usize>,
     /// Messages of a sendmmsg(2) call (UDP).
@@ -151,7 +142,7 @@ impl SocketSpec {
         if !udp && (self.segments != 1 || self.gro || self.batch != Self::BATCH || self.count.is_some()) {
             return refuse("an option of UDP was given with TCP", "leave it out, or add --udp");
         }
-        if matches!(self.rate, Some(SocketRate::PacketsPerSec(_))) && !udp {
+        if matches!(self.rate, Some(Rate::PacketsPerSec(_))) && !udp {
             return refuse("TCP makes segments as it likes, so that it has no rate in packets", "give a rate in bits");
         }
         if self.bytes.is_some() && self.count.is_some() {
@@ -223,7 +214,7 @@ mod tests {
             (SocketSpec { congestion: Some("reno".into()), ..udp() }, "an option of TCP"),
             (SocketSpec { gro: true, ..tcp() }, "an option of UDP"),
             (SocketSpec { count: Some(1), ..tcp() }, "an option of UDP"),
-            (SocketSpec { rate: Some(SocketRate::PacketsPerSec(1.0)), ..tcp() }, "no rate in packets"),
+            (SocketSpec { rate: Some(Rate::PacketsPerSec(1.0)), ..tcp() }, "no rate in packets"),
             (SocketSpec { bytes: Some(1), count: Some(1), ..udp() }, "both"),
             (SocketSpec { batch: 0, ..udp() }, "a batch of 0"),
             (SocketSpec { segments: 65, ..udp() }, "65 segments"),

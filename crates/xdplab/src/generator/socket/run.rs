@@ -17,8 +17,9 @@ use super::control::{Answer, Control, Expected, Question, SCHEMA, unexpected};
 use super::outcome::{Counts, EndReport, MachineClock, Outcome, TcpReport};
 use super::sender::{Sender, refused};
 use super::stream::{Ended, Progress, Worker, Workers, cpu_of, limit_waits};
-use super::{End, Protocol, SocketRate, SocketSpec, Stop};
+use super::{End, Protocol, SocketSpec, Stop};
 use crate::error::{Error, Result};
+use crate::generator::Rate;
 use crate::generator::live::share;
 use crate::netlink::{LinkStats, Rtnl};
 use crate::packet::{IPV4_HEADER_LEN, IPV6_HEADER_LEN, UDP_HEADER_LEN};
@@ -275,11 +276,11 @@ fn units(spec: &SocketSpec, size: usize) -> Option<u64> {
     }
 }
 
-fn units_per_second(rate: SocketRate, protocol: Protocol, size: usize) -> f64 {
+fn units_per_second(rate: Rate, protocol: Protocol, size: usize) -> f64 {
     match (rate, protocol) {
-        (SocketRate::PacketsPerSec(packets), _) => packets,
-        (SocketRate::BitsPerSec(bits), Protocol::Tcp) => bits / 8.0,
-        (SocketRate::BitsPerSec(bits), Protocol::Udp) => bits / 8.0 / size as f64,
+        (Rate::PacketsPerSec(packets), _) => packets,
+        (Rate::BitsPerSec(bits), Protocol::Tcp) => bits / 8.0,
+        (Rate::BitsPerSec(bits), Protocol::Udp) => bits / 8.0 / size as f64,
     }
 }
 

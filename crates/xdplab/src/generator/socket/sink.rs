@@ -97,13 +97,24 @@ impl Sink {
     pub fn ended(&self, wait: Duration) -> Option<Session> {
         self.sessions.recv_timeout(wait).ok()
     }
+
+    /// Ends it, and returns the sessions that had not been asked for, those that this has ended among them.
+    #[must_use]
+    pub fn stop(mut self) -> Vec<Session> {
+        self.halt();
+        self.sessions.try_iter().collect()
+    }
+
+    fn halt(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        // A panic of that thread has been printed.
+        drop(self.acceptor.take().map(JoinHandle::join));
+    }
 }
 
 impl Drop for Sink {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        // A panic of that thread has been printed.
-        drop(self.acceptor.take().map(JoinHandle::join));
+        self.halt();
     }
 }
 
