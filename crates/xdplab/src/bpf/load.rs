@@ -251,7 +251,7 @@ mod tests {
     use aya_obj::{Object, ProgramSection};
 
     use super::*;
-    use crate::bpf::{CPUMAP, DISPATCHER, DUT, EGRESS, GENERATOR, REDIRECT, TRAFFICGEN, XSK};
+    use crate::bpf::{CPUMAP, DISPATCHER, DUT, EGRESS, GENERATOR, REDIRECT, TCP, TRAFFICGEN, XSK};
 
     /// Name of each XDP program, with its frags and what it is attached to.
     fn programs(object: &[u8]) -> BTreeMap<String, (bool, String)> {
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn an_object_for_an_old_kernel_has_the_same_programs_without_frags() {
-        for committed in [CPUMAP, DISPATCHER, DUT, EGRESS, GENERATOR, REDIRECT, TRAFFICGEN, XSK] {
+        for committed in [CPUMAP, DISPATCHER, DUT, EGRESS, GENERATOR, REDIRECT, TCP, TRAFFICGEN, XSK] {
             let (with, without) = (programs(committed.bytes), programs(&without_frags(committed.bytes)));
             assert!(!with.is_empty() && with.values().all(|(frags, _)| *frags), "{with:?}");
             let expected = with.into_iter().map(|(name, (_, attach_type))| (name, (false, attach_type)));

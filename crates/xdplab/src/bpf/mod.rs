@@ -37,12 +37,13 @@ committed!(COLD, "cold.bpf.o", "Makes packet data cold in a test run; `bpf/cold.
 committed!(REFERENCE, "reference.bpf.o", "The reference workload; `bpf/reference.bpf.c`.");
 committed!(OBSERVE, "observe.bpf.o", "Counters fed by tracepoints; `bpf/observe.bpf.c`.");
 committed!(REDIRECT, "redirect.bpf.o", "Redirects packets to other interfaces; `bpf/redirect.bpf.c`.");
+committed!(TCP, "tcp.bpf.o", "Sends the segments of a TCP flow; `bpf/tcp.bpf.c`.");
 committed!(TRAFFICGEN, "trafficgen.bpf.o", "Sends frames that differ, as scheduled; `bpf/trafficgen.bpf.c`.");
 committed!(XSK, "xsk.bpf.o", "Gives packets to AF_XDP sockets; `bpf/xsk.bpf.c`.");
 
 /// Every object.
-pub const ALL: [Committed; 11] =
-    [COLD, CPUMAP, DISPATCHER, DUT, EGRESS, GENERATOR, OBSERVE, REDIRECT, REFERENCE, TRAFFICGEN, XSK];
+pub const ALL: [Committed; 12] =
+    [COLD, CPUMAP, DISPATCHER, DUT, EGRESS, GENERATOR, OBSERVE, REDIRECT, REFERENCE, TCP, TRAFFICGEN, XSK];
 
 /// What built the objects and the hashes of sources and objects, as committed.
 pub const MANIFEST: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/objects/MANIFEST.toml"));

@@ -127,21 +127,21 @@ pub struct LiveFrames {
 }
 
 /// What the threads of a generator do, each with an object of its own.
-struct Job<'a> {
+pub(super) struct Job<'a> {
     /// The program that sends.
-    program: &'static str,
-    frame: &'a [u8],
-    cpus: &'a [usize],
-    batch: u32,
-    count: Option<u64>,
+    pub(super) program: &'static str,
+    pub(super) frame: &'a [u8],
+    pub(super) cpus: &'a [usize],
+    pub(super) batch: u32,
+    pub(super) count: Option<u64>,
     /// Most packets of one call.
-    packets_per_call: u64,
+    pub(super) packets_per_call: u64,
     /// The program sends the count and no more, though it is run more often.
-    paced: bool,
+    pub(super) paced: bool,
 }
 
 /// What a program counted.
-enum Counter {
+pub(super) enum Counter {
     /// For each possible CPU.
     PerCpu(PerCpuArray<MapData, u64>),
     /// On this CPU.
@@ -227,7 +227,11 @@ impl LiveFrames {
         Ok(generator)
     }
 
-    fn launch(job: &Job<'_>, netns: &NetNs, mut load: impl FnMut(usize) -> Result<(Ebpf, Counter)>) -> Result<Self> {
+    pub(super) fn launch(
+        job: &Job<'_>,
+        netns: &NetNs,
+        mut load: impl FnMut(usize) -> Result<(Ebpf, Counter)>,
+    ) -> Result<Self> {
         interrupt::prepare()?;
         let mut generator = Self {
             threads: Vec::new(),

@@ -4,6 +4,7 @@ mod live;
 mod pace;
 pub mod pktgen;
 pub mod socket;
+pub mod tcp;
 mod trafficgen;
 mod xsk;
 

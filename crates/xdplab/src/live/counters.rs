@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::cpumap::CpumapCounters;
 use super::sent::SentCounters;
 use super::socket::StreamsReading;
+use super::tcp::TcpReading;
 use super::xsk::XskCounters;
 use crate::device::Counts;
 use crate::reading::Reading;
@@ -90,6 +91,8 @@ pub struct Counters {
     pub sent: Option<SentCounters>,
     /// What both ends of plain sockets have counted.
     pub socket: Option<StreamsReading>,
+    /// What the programs of a TCP flow have counted.
+    pub tcp: Option<TcpReading>,
 }
 
 impl AddAssign for XmitCounts {
@@ -129,6 +132,7 @@ impl Counters {
             xsk: None,
             sent: None,
             socket: None,
+            tcp: None,
         }
     }
 }

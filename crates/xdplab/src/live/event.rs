@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Account, CpuCost, Interval, Sending, SendingEnd, SocketStart, SoftirqTime};
+use super::{Account, CpuCost, Interval, Sending, SendingEnd, SocketStart, SoftirqTime, TcpStart};
 use crate::generator::socket::{EndReport, Outcome};
 use crate::netlink::{Channels, XdpFeature, XdpMode};
 use crate::reading::Reading;
@@ -62,6 +62,9 @@ pub struct Start {
     /// Streams of plain sockets.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<SocketStart>,
+    /// A TCP flow whose segments are made in the kernel.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<TcpStart>,
     /// Wall clock of the first reading, RFC 3339.
     pub started: String,
 }
@@ -138,6 +141,7 @@ impl Start {
             xsk: None,
             sending: None,
             socket: None,
+            tcp: None,
             started: String::new(),
         }
     }
@@ -209,6 +213,10 @@ pub enum EndedBy {
     Count,
     /// A signal, by its name.
     Signal(String),
+    /// The peer has closed the connection (FIN).
+    PeerClosed,
+    /// The peer has reset the connection (RST).
+    PeerReset,
     /// Nobody reads the output any more.
     OutputClosed,
     /// `XDP_SAMPLE_IMMEDIATE_EXIT=1`.

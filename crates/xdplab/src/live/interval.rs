@@ -11,6 +11,7 @@ use super::counters::{Counters, Delta, Group, Hop, Place, XmitCounts, delta_of};
 use super::cpumap::CpumapInterval;
 use super::sent::Sent;
 use super::socket::SocketInterval;
+use super::tcp::TcpInterval;
 use super::xsk::XskInterval;
 use crate::device::Counts;
 use crate::reading::Reading;
@@ -62,6 +63,9 @@ pub struct Interval {
     /// What both ends of plain sockets have counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<SocketInterval>,
+    /// What the programs of a TCP flow have counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tcp: Option<TcpInterval>,
 }
 
 /// Packets that a program saw.
@@ -168,6 +172,7 @@ impl Interval {
         let cpumap = earlier.cpumap.as_ref().zip(later.cpumap.as_ref());
         let sent = earlier.sent.as_ref().zip(later.sent.as_ref());
         let socket = earlier.socket.as_ref().zip(later.socket.as_ref());
+        let tcp = earlier.tcp.as_ref().zip(later.tcp.as_ref());
         Self {
             start: wall.at(earlier.at),
             stop: wall.at(later.at),
@@ -182,6 +187,7 @@ impl Interval {
             xsk: xsk.map(|(earlier, later)| XskInterval::between(earlier, later)),
             sent: sent.map(|(earlier, later)| Sent::between(earlier, later)),
             socket: socket.map(|(earlier, later)| SocketInterval::between(earlier, later)),
+            tcp: tcp.map(|(earlier, later)| TcpInterval::between(earlier, later)),
         }
     }
 }

@@ -25,7 +25,7 @@ use crate::topology::NetNs;
 use crate::units::PacketsPerSec;
 
 /// The number of the loopback interface of every namespace, which live frames come in by (net/bpf/test_run.c).
-const LOOPBACK: u32 = 1;
+pub(super) const LOOPBACK: u32 = 1;
 /// A frame that was sent has arrived or is lost after this time.
 pub(super) const ARRIVES_WITHIN: Duration = Duration::from_millis(500);
 /// How long the first of several threads sends alone, of which the first third does not count.
@@ -367,7 +367,7 @@ impl Trial {
 }
 
 /// Who refused frames, with errno names and numbers.
-fn refusals(interval: &Interval) -> Vec<String> {
+pub(super) fn refusals(interval: &Interval) -> Vec<String> {
     let mut refusals = Vec::new();
     if let Some(Reading::Known(errors)) = &interval.redirect_errors {
         let of_errno = |(errno, cpus): (&String, &std::collections::BTreeMap<u32, u64>)| {

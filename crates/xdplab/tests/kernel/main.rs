@@ -24,6 +24,7 @@ mod settings;
 mod socket_cli;
 mod sockets;
 mod support;
+mod tcp;
 mod testrun;
 mod topology;
 mod trafficgen;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         settings::tests(),
         socket_cli::tests(),
         sockets::tests(),
+        tcp::tests(),
         testrun::tests(),
         topology::tests(),
         trafficgen::tests(),

@@ -4,6 +4,7 @@ mod probe;
 mod quantity;
 mod sink;
 mod socket;
+mod tcp;
 mod traffic;
 mod udp;
 mod xsk_udp;
@@ -24,6 +25,8 @@ pub(crate) enum Command {
     Udp(Box<udp::Options>),
     /// Send UDP packets from AF_XDP sockets
     XskUdp(Box<xsk_udp::Options>),
+    /// Send a TCP flow whose segments are made in the kernel
+    Tcp(Box<tcp::Options>),
     /// Send TCP streams or UDP datagrams from plain sockets to a sink, and tell goodput and what each byte costs
     Socket(Box<socket::Options>),
     /// Receive what socket and tcp send, and tell what came
@@ -75,6 +78,7 @@ pub(crate) fn run(command: &Command) -> Result<Ending> {
     match command {
         Command::Udp(options) => udp::run(options),
         Command::XskUdp(options) => xsk_udp::run(options),
+        Command::Tcp(options) => tcp::run(options),
         Command::Socket(options) => socket::run(options),
         Command::Sink(options) => sink::run(options),
         Command::Probe(options) => probe::run(options),

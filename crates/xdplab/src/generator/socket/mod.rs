@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 pub use outcome::{Counts, EndReport, Ledger, MachineTime, Outcome, StreamReport, TcpReport};
 pub use run::SocketRun;
+pub(super) use run::{connect_within, open_socket};
 pub use sink::{Session, Sink, SinkSpec};
 
 use super::Rate;

@@ -373,7 +373,7 @@ fn connected(to: SocketAddr, spec: &SocketSpec, stop: Stop<'_>) -> Result<OwnedF
 }
 
 /// A socket that can be connected to `to`, with the options of `spec`; its calls do not wait.
-fn open_socket(to: SocketAddr, spec: &SocketSpec) -> Result<OwnedFd> {
+pub(in crate::generator) fn open_socket(to: SocketAddr, spec: &SocketSpec) -> Result<OwnedFd> {
     let family = if to.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let kind = if spec.protocol == Protocol::Tcp { SockType::Stream } else { SockType::Datagram };
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
@@ -384,7 +384,12 @@ fn open_socket(to: SocketAddr, spec: &SocketSpec) -> Result<OwnedFd> {
 }
 
 /// Connects it, or gives up after `limit` or when `stop` is set. Its calls wait from then on.
-fn connect_within(socket: &OwnedFd, to: SocketAddr, limit: Duration, stop: Stop<'_>) -> Result<()> {
+pub(in crate::generator) fn connect_within(
+    socket: &OwnedFd,
+    to: SocketAddr,
+    limit: Duration,
+    stop: Stop<'_>,
+) -> Result<()> {
     let what = || format!("connect to {to}");
     let failed = |errno| Error::syscall(what(), "connect", errno);
     match connect(socket.as_raw_fd(), &SockaddrStorage::from(to)) {

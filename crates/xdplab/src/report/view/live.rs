@@ -135,10 +135,13 @@ fn notes(run: &LiveRun) -> Vec<String> {
         EndedBy::Duration => "ended after its --duration".into(),
         EndedBy::Count => "ended after its --count".into(),
         EndedBy::Signal(name) => format!("ended by {name}"),
+        EndedBy::PeerClosed => "ended by the peer, who closed the connection (FIN)".into(),
+        EndedBy::PeerReset => "ended by the peer, who reset the connection (RST)".into(),
         EndedBy::OutputClosed => "ended because nobody read its output any more".into(),
         EndedBy::ImmediateExit => "ended at once (XDP_SAMPLE_IMMEDIATE_EXIT)".into(),
         EndedBy::Failed(why) => format!("ended by a failure: {why}"),
     });
+    notes.extend(run.end.as_ref().and_then(goodput));
     notes.extend(softirq.as_ref().map(|softirq| match softirq {
         Reading::Known(time) => {
             format!("softirq time of the receiving CPUs: {:.2} ns per packet", time.busy_ns_per_packet.0)
@@ -158,6 +161,28 @@ fn notes(run: &LiveRun) -> Vec<String> {
         Reading::Known(_) => None,
     }));
     notes
+}
+
+/// What arrived of streams, and what was sent again.
+fn goodput(end: &End) -> Option<String> {
+    let mbits = |bps: f64| format!("{:.1} Mbit/s of payload", bps / 1e6);
+    if let Some(outcome) = &end.socket {
+        let cpu = |ns: Option<f64>| ns.map_or_else(|| "-".into(), |ns| format!("{ns:.4}"));
+        let received = outcome.received.known().and_then(|received| received.cpu_ns_per_byte);
+        return Some(format!(
+            "goodput: {}; {} retransmits; CPU ns per byte: {} sent, {} received",
+            outcome.goodput_bps.clone().map(mbits),
+            outcome.retransmits.unwrap_or(0),
+            cpu(outcome.sent.cpu_ns_per_byte),
+            cpu(received)
+        ));
+    }
+    let tcp = end.total.tcp?;
+    Some(format!(
+        "goodput: {}; {} retransmits",
+        tcp.goodput_bps.map_or_else(|| "-".into(), mbits),
+        tcp.counts.retransmits
+    ))
 }
 
 fn charts(run: &LiveRun) -> Vec<Chart> {
