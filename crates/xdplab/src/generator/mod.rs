@@ -8,7 +8,7 @@ pub mod tcp;
 mod trafficgen;
 mod xsk;
 
-pub use live::{LiveFrames, LiveFramesSpec, Rewrite, Sent, Sink};
+pub use live::{FrameSource, LiveFrames, LiveFramesSpec, Rewrite, Sent, Sink};
 pub use pace::{Departures, GAP_BUCKETS, Gap, GapCounts, Gaps, Pace, Rate};
 pub use trafficgen::TrafficSpec;
 pub use xsk::{Lateness, XskTx, XskTxCounts, XskTxSpec};

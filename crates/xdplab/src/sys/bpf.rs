@@ -91,8 +91,8 @@ pub(crate) fn attach_tracing(program: BorrowedFd<'_>, what: &str) -> Result<Owne
 ///
 /// # Errors
 /// The kernel's refusal.
-pub(crate) fn run_live_frames(program: BorrowedFd<'_>, frame: &[u8], repeat: u32, what: &str) -> Result<()> {
-    test_run(program, frame, repeat, BPF_F_TEST_XDP_LIVE_FRAMES, what).map(|_| ())
+pub(crate) fn run_live_frames(program: BorrowedFd<'_>, frame: &[u8], repeat: u32, what: &str) -> Result<TestRun> {
+    test_run(program, frame, repeat, BPF_F_TEST_XDP_LIVE_FRAMES, what)
 }
 
 /// What a program's runs gave.
