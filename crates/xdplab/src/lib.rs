@@ -14,6 +14,7 @@ pub mod guard;
 pub mod help;
 pub mod host;
 pub mod import;
+pub mod kernels;
 pub mod live;
 pub mod netlink;
 pub mod observe;

@@ -6,7 +6,8 @@ use clap::Args;
 
 use super::{Ending, output};
 use crate::across;
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::kernels::{self, CaseName, KernelsCase};
 use crate::record::Record;
 use crate::report;
 use crate::run::Plan;
@@ -41,6 +42,10 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
     let baseline = read(&options.baseline, options.baseline_match.as_deref())?;
     for candidate in &options.candidates {
         let records = read(candidate, options.candidate_match.as_deref())?;
+        if baseline.iter().chain(&records).any(|record| !record.kernels.is_empty()) {
+            compare_kernels(&baseline, candidate, &records, options.json)?;
+            continue;
+        }
         let rows = across::compare(&baseline, &records, level, Plan::FLOOR_NS, options.margin)?;
         // An imported result does not tell its machine.
         let known = baseline.iter().chain(&records).all(|record| record.imported.is_empty());
@@ -55,6 +60,39 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
         }
     }
     Ok(Ending::Done)
+}
+
+/// Every kernel of the candidate's records against the baseline's own baseline.
+fn compare_kernels(baseline: &[Record], name: &str, records: &[Record], as_json: bool) -> Result<()> {
+    let counted = |records: &[Record]| -> Vec<KernelsCase> {
+        records.iter().flat_map(|record| record.kernels.iter().cloned()).collect()
+    };
+    let (before, after) = (counted(baseline), counted(records));
+    let (Some(first), false) = (before.first(), after.is_empty()) else {
+        return Err(Error::usage(
+            format!("compare with {name}"),
+            "one side has kernels counted in guests, the other has none",
+        ));
+    };
+    for case in &after {
+        for kernel in &case.kernels {
+            let both = |name: &&CaseName| case.plan.cases.contains(*name);
+            let cases: Vec<CaseName> = first.plan.cases.iter().filter(both).copied().collect();
+            let of_baseline = (&first.instrument, &first.kernels[0]);
+            let rows = kernels::compare::compare_across(&cases, of_baseline, (&case.instrument, kernel))?;
+            if as_json {
+                let object = serde_json::json!({
+                    "schema": "xdplab.compare/1", "candidate": name, "kernel": kernel.image, "cases": rows
+                });
+                output::text(&format!("{object}\n"))?;
+            } else {
+                let rows: Vec<_> = rows.iter().collect();
+                let table = report::kernels_table(&first.kernels[0], kernel, &rows);
+                output::text(&format!("{name}: guest instructions per packet (TCG)\n{table}"))?;
+            }
+        }
+    }
+    Ok(())
 }
 
 fn read(paths: &str, text: Option<&str>) -> Result<Vec<Record>> {

@@ -10,6 +10,7 @@ mod doctor;
 mod explain;
 mod help;
 mod import;
+mod kernels;
 mod lab;
 mod live;
 mod monitor;
@@ -70,6 +71,8 @@ enum Command {
     Pool(pool::Options),
     /// Compare records of runs that could not interleave, such as two kernels, boot by boot
     Compare(compare::Options),
+    /// Compare kernels by the guest instructions that a packet takes, counted exactly in QEMU; needs no privileges
+    Kernels(Box<kernels::Options>),
     /// Test the instrument: compare programs whose difference is known, many times, and say how often it is right
     Calibrate(calibrate::Options),
     /// Drop all packets of an interface and count them
@@ -109,6 +112,12 @@ enum Command {
     Man(shell::Man),
     /// Print the help of a command, or a page about what the figures mean
     Help(help::Options),
+    /// Be the first process of a guest of `xdplab kernels`
+    #[command(hide = true)]
+    Guest {
+        /// Boot parameters that the kernel passes on
+        passed_on: Vec<String>,
+    },
 }
 
 /// How a command ended, other than by an error.
@@ -116,12 +125,14 @@ enum Command {
 pub enum Ending {
     /// Done.
     Done,
-    /// A candidate is slower, and `--fail-on slower` was given.
+    /// A candidate is slower (or takes more instructions), and `--fail-on` asked to fail.
     Slower,
     /// A comparison is inconclusive, and `--fail-on inconclusive` was given.
     Inconclusive,
     /// Something that was probed for is not there.
     Lacking,
+    /// Another program's exit status.
+    Status(u8),
 }
 
 /// Parses the process's arguments and carries them out.
@@ -136,6 +147,7 @@ pub fn main() -> ExitCode {
         Ok(Ending::Done) => ExitCode::SUCCESS,
         Ok(Ending::Slower | Ending::Lacking) => ExitCode::from(1),
         Ok(Ending::Inconclusive) => ExitCode::from(3),
+        Ok(Ending::Status(status)) => ExitCode::from(status),
         Err(error) => {
             if verbose > 0 {
                 output::log(&error);
@@ -155,6 +167,7 @@ fn run(arguments: Arguments) -> Result<Ending> {
         Command::Run(options) => run::run(&options),
         Command::Pool(options) => pool::run(&options),
         Command::Compare(options) => compare::run(&options),
+        Command::Kernels(options) => kernels::run(&options),
         Command::Calibrate(options) => calibrate::run(&options),
         Command::Drop(options) => basic::run(Action::Drop, &options),
         Command::Pass(options) => basic::run(Action::Pass, &options),
@@ -173,6 +186,7 @@ fn run(arguments: Arguments) -> Result<Ending> {
         Command::Completions(options) => shell::completions(&options),
         Command::Man(options) => shell::man(&options),
         Command::Help(options) => help::run(&options),
+        Command::Guest { .. } => kernels::guest(),
     }
 }
 

@@ -16,8 +16,8 @@ use crate::error::{Error, Result};
 use crate::packet::MacAddr;
 use crate::sys::interrupt;
 
-/// Where the module's files are.
-const FILES: &str = "/proc/net/pktgen";
+/// Where the module's files are for the network namespace of the calling thread; /proc/net is that of the process's first one.
+const FILES: &str = "/proc/thread-self/net/pktgen";
 /// The first UDP source port of several flows, as in the samples.
 const FIRST_SOURCE_PORT: u16 = 9;
 

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::host::Environment;
 use crate::import::Imported;
+use crate::kernels::KernelsCase;
 use crate::live::LiveRun;
 use crate::pool::PoolCase;
 use crate::run::Case;
@@ -48,6 +49,9 @@ pub struct Record {
     /// The scenario that it is a run of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scenario: Option<ScenarioRun>,
+    /// Comparisons of kernels by guest instructions; the environment is that of the machine that QEMU ran on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kernels: Vec<KernelsCase>,
     /// Results of other tools, for a record that was imported; the environment is then not that of their machine.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub imported: Vec<Imported>,
@@ -86,6 +90,7 @@ impl Record {
             settings: Vec::new(),
             pools: Vec::new(),
             scenario: None,
+            kernels: Vec::new(),
             imported: Vec::new(),
         }
     }

@@ -2,7 +2,10 @@
 
 pub(crate) mod affinity;
 pub(crate) mod bpf;
+pub(crate) mod child;
 pub mod ethtool;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod guest;
 pub mod interrupt;
 pub mod link;
 pub mod sched;

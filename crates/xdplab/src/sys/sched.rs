@@ -11,10 +11,18 @@ use crate::error::{Error, Result};
 /// # Errors
 /// The process lacks the right to it, or there is no such priority.
 pub fn set_fifo(priority: u32) -> Result<()> {
+    set_fifo_of(0, priority)
+}
+
+/// Runs the thread with this number, 0 for the calling one, as SCHED_FIFO.
+///
+/// # Errors
+/// There is no such thread, the process lacks the right to it, or there is no such priority.
+pub(crate) fn set_fifo_of(thread: i32, priority: u32) -> Result<()> {
     let what = format!("run as SCHED_FIFO with priority {priority}");
     let parameters = sched_param { sched_priority: i32::try_from(priority).unwrap_or(i32::MAX) };
-    // SAFETY: the parameters are valid for the time of the call; 0 is the calling thread.
-    let result = unsafe { sched_setscheduler(0, SCHED_FIFO, &raw const parameters) };
+    // SAFETY: the parameters are valid for the time of the call.
+    let result = unsafe { sched_setscheduler(thread, SCHED_FIFO, &raw const parameters) };
     Errno::result(result).map(drop).map_err(|errno| {
         let error = Error::syscall(what, "sched_setscheduler", errno);
         match errno {
