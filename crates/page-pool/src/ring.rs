@@ -222,7 +222,7 @@ mod tests {
     /// Sends each of `N` frames once through a ring that is smaller: the producer meets a full ring and goes round it.
     fn contents_go_with_the_frame<const N: usize>(slots: usize) {
         let mut model = loom::model::Builder::new();
-        model.preemption_bound = (N > 3).then_some(3);
+        model.preemption_bound = Some(4);
         model.check(move || {
             let frames = Arc::new(Frames(Ring::new(slots), [(); N].map(|()| UnsafeCell::new(0))));
             let producer = Arc::clone(&frames);
@@ -250,8 +250,8 @@ mod tests {
 
     #[test]
     fn contents_go_with_the_frame_and_slots_are_reused_safely() {
-        contents_go_with_the_frame::<3>(2); // a single group: the producer waits until the consumer has gone round
-        contents_go_with_the_frame::<5>(4);
+        contents_go_with_the_frame::<4>(2); // one group: the producer waits until all of it is free
+        contents_go_with_the_frame::<6>(4);
     }
 
     #[test]
