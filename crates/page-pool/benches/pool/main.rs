@@ -1,6 +1,6 @@
 //! The pool's paths in one interleaved run, beside a mutex and malloc, and with the feature `peers` other pools and allocators.
 //!
-//! `cargo bench -p page-pool --features peers [-- ROUNDS [OPERATIONS]]`
+//! `cargo bench -p page-pool --features peers [-- ROUNDS [OPERATIONS]] [GROUP]...`
 //!
 //! Each round runs every path once, starting one path later than the round before, so that all see the same drift. One
 //! thread's paths are timed by its CPU time, paths of two threads by the clock. Ratios are taken within a round; medians
@@ -19,9 +19,14 @@ fn main() -> ExitCode {
     let mut args: Vec<String> = std::env::args().skip(1).collect();
     let short = !args.iter().any(|arg| arg == "--bench");
     args.retain(|arg| !arg.starts_with("--"));
-    let number = |i: usize, default: u64| args.get(i).and_then(|arg| arg.parse().ok()).unwrap_or(default);
-    let (rounds, operations) = if short { (1, 2048) } else { (number(0, 41), number(1, 200_000)) };
-    match run(rounds as usize, operations) {
+    let mut numbers = args.iter().filter_map(|arg| arg.parse::<u64>().ok());
+    let mut number = |default| if short { None } else { numbers.next() }.unwrap_or(default);
+    let (rounds, operations) = (number(if short { 1 } else { 41 }), number(if short { 2048 } else { 200_000 }));
+    let names: Vec<_> = args.iter().filter(|arg| arg.parse::<u64>().is_err()).collect();
+    let groups = Group::ALL
+        .into_iter()
+        .filter(|group| names.is_empty() || names.iter().any(|name| name.eq_ignore_ascii_case(&format!("{group:?}"))));
+    match run(&groups.collect::<Vec<_>>(), rounds as usize, operations) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) if short => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
@@ -33,12 +38,12 @@ fn main() -> ExitCode {
 }
 
 /// Measures and prints; true if all bounds hold and no frame is missing.
-fn run(rounds: usize, operations: u64) -> page_pool::Result<bool> {
+fn run(groups: &[Group], rounds: usize, operations: u64) -> page_pool::Result<bool> {
     bench::pin(0);
     println!("{rounds} rounds, {operations} operations a round; ns per allocation and return\n");
     let mut tables = Vec::new();
     let mut clean = true;
-    for group in Group::ALL {
+    for &group in groups {
         let owner = bench::owner()?;
         let mut paths = group.own_paths(&owner, 1);
         paths.extend(group.other_paths(1));
@@ -51,7 +56,7 @@ fn run(rounds: usize, operations: u64) -> page_pool::Result<bool> {
     }
     println!("Bounds");
     let mut hold = true;
-    for bound in &BOUNDS {
+    for bound in BOUNDS.iter().filter(|bound| groups.contains(&bound.group)) {
         let table = tables.iter().find_map(|(group, table)| (*group == bound.group).then_some(table));
         let value = table.and_then(|table| value(bound, table));
         hold &= value.is_some_and(|value| bound.limit.holds(value));
