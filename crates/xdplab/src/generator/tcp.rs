@@ -357,7 +357,7 @@ impl TcpFlow {
         let sender = duplicate(bpf::program(&mut sender, "send")?)?;
         let say = |seq: u32, flags: u8| -> Result<()> {
             let frame = template.frame(0, seq, self.acks()?[2] as u32, flags);
-            run_live_frames(sender.as_fd(), &frame, 1, "end the connection")
+            run_live_frames(sender.as_fd(), &frame, 1, "end the connection").map(drop)
         };
         let acked = self.acks()?[5] as u32;
         say(acked, FIN | ACK)?;
