@@ -38,7 +38,8 @@ pub fn prepare() -> Result<()> {
 /// lost.
 pub fn interrupt<T>(thread: &std::thread::JoinHandle<T>) {
     use std::os::unix::thread::JoinHandleExt;
-    let id: Pthread = thread.as_pthread_t();
+    // The standard library has it as a number, which the type of some C libraries is not.
+    let id = thread.as_pthread_t() as Pthread;
     // ESRCH: the thread ended already, and need not be signalled; its handle keeps the id from being used anew.
     pthread_kill(id, SIGNAL).unwrap_or_default();
 }

@@ -1,8 +1,8 @@
 //! The scheduling policy of a thread.
-#![expect(unsafe_code, reason = "sched_setscheduler(2) has no safe wrapper")]
+#![expect(unsafe_code, reason = "sched_setscheduler(2) is called by its number")]
 
 use nix::errno::Errno;
-use nix::libc::{SCHED_FIFO, sched_param, sched_setscheduler};
+use nix::libc::{SCHED_FIFO, SYS_sched_setscheduler, c_int, syscall};
 
 use crate::error::{Error, Result};
 
@@ -20,9 +20,10 @@ pub fn set_fifo(priority: u32) -> Result<()> {
 /// There is no such thread, the process lacks the right to it, or there is no such priority.
 pub(crate) fn set_fifo_of(thread: i32, priority: u32) -> Result<()> {
     let what = format!("run as SCHED_FIFO with priority {priority}");
-    let parameters = sched_param { sched_priority: i32::try_from(priority).unwrap_or(i32::MAX) };
-    // SAFETY: the parameters are valid for the time of the call.
-    let result = unsafe { sched_setscheduler(thread, SCHED_FIFO, &raw const parameters) };
+    let priority = c_int::try_from(priority).unwrap_or(c_int::MAX);
+    // SAFETY: the kernel's struct sched_param (include/uapi/linux/sched/types.h) is the priority alone, which is valid for the
+    // time of the call. musl's own function refuses to change one thread of a process.
+    let result = unsafe { syscall(SYS_sched_setscheduler, thread, SCHED_FIFO, &raw const priority) };
     Errno::result(result).map(drop).map_err(|errno| {
         let error = Error::syscall(what, "sched_setscheduler", errno);
         match errno {

@@ -194,12 +194,13 @@ impl Incoming {
     /// # Errors
     /// None came.
     pub(crate) fn receive(&mut self, socket: BorrowedFd<'_>) -> nix::Result<impl Iterator<Item = usize>> {
-        let (room, wait_for_one) = (self.headers.len() as libc::c_uint, libc::MSG_WAITFORONE);
+        let room = self.headers.len() as libc::c_uint;
+        // C libraries differ in the type of the flags.
+        let flags = libc::MSG_WAITFORONE as _;
         // SAFETY: all headers are valid and point to memory of the length that they say, which lives as long as `self`; the
         // timeout is none.
-        let received = unsafe {
-            libc::recvmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), room, wait_for_one, ptr::null_mut())
-        };
+        let received =
+            unsafe { libc::recvmmsg(socket.as_raw_fd(), self.headers.as_mut_ptr(), room, flags, ptr::null_mut()) };
         let received = Errno::result(received)? as usize;
         Ok(self.headers[..received].iter().map(|header| header.msg_len as usize))
     }
