@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread;
 
 use aya::maps::{Map, MapData};
 use aya::programs::{ProgramError, Xdp};
@@ -38,6 +39,13 @@ pub fn kernel_btf() -> Result<&'static Btf> {
         Error::unsupported("read this kernel's types from /sys/kernel/btf/vmlinux", error.clone())
             .remedy("use a kernel with CONFIG_DEBUG_INFO_BTF=y")
     })
+}
+
+/// Begins to read this kernel's types on a thread of its own, for a command that needs them soon: the loader reads them once
+/// more by itself, and both take most of the time in which a command starts.
+pub(crate) fn read_types_ahead() {
+    // Without the thread they are read when they are needed.
+    drop(thread::Builder::new().spawn(|| kernel_btf().is_ok()));
 }
 
 /// Whether this kernel takes XDP programs with frags (`BPF_F_XDP_HAS_FRAGS`, kernel 5.18): tried once in a process.
@@ -126,6 +134,8 @@ fn new_loader(settings: &'static Settings) -> Result<EbpfLoader<'static>> {
 /// The maps could not be created, or this kernel's types are needed and not to be had.
 pub fn load(committed: Committed, object: &Object) -> Result<Ebpf> {
     let what = || format!("load the BPF object {}", committed.name);
+    // Before the kernel's types, which another thread may be reading meanwhile.
+    loader::prepare();
     let kernel_types = if object.needs_kernel_types { Some(kernel_btf()?) } else { None };
     let whole = takes_frags() && !object.without_frags;
     let mut bytes = if whole { committed.bytes.to_vec() } else { without_frags(committed.bytes) };

@@ -7,13 +7,19 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
 use object::{Object as _, ObjectSection as _, ObjectSymbol as _};
 
+static LOADER: LazyLock<Mutex<EbpfLoader<'static>>> = LazyLock::new(|| Mutex::new(EbpfLoader::new()));
+
+/// Makes the loader, if there is none yet.
+pub(super) fn prepare() {
+    LazyLock::force(&LOADER);
+}
+
 /// Creates the maps of an object, these with these sizes, and makes its programs ready to be loaded one by one.
 pub(super) fn load(
     bytes: &[u8],
     map_entries: &BTreeMap<&'static str, u32>,
     kernel_types: Option<&'static Btf>,
 ) -> Result<Ebpf, EbpfError> {
-    static LOADER: LazyLock<Mutex<EbpfLoader<'static>>> = LazyLock::new(|| Mutex::new(EbpfLoader::new()));
     let parsed = aya_obj::Object::parse(bytes)?;
     let mut loader = LOADER.lock().unwrap_or_else(PoisonError::into_inner);
     loader.btf(kernel_types);

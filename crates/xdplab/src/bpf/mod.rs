@@ -4,7 +4,7 @@ mod load;
 mod loader;
 
 pub use load::{Object, describe_load_error, kernel_btf, load, program, take_map, takes_frags};
-pub(crate) use load::{Settings, load_with, map_error, possible_cpus, sum_per_cpu, with_causes};
+pub(crate) use load::{Settings, load_with, map_error, possible_cpus, read_types_ahead, sum_per_cpu, with_causes};
 
 use aya_obj::generated::{bpf_attach_type, bpf_prog_type};
 

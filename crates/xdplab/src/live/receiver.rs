@@ -55,6 +55,7 @@ impl Target {
     /// The process lacks privileges, there is no such interface, or it is in use (unless `force`).
     pub(super) fn open(name: &str, force: bool) -> Result<Self> {
         host::require_privileges()?;
+        bpf::read_types_ahead();
         let mut rtnl = Rtnl::open()?;
         let link = rtnl.link_by_name(name)?;
         if !force {

@@ -74,6 +74,7 @@ impl RedirectDevice {
     /// target can't take redirected frames.
     pub fn attach(spec: RedirectSpec) -> Result<Self> {
         host::require_privileges()?;
+        bpf::read_types_ahead();
         let mut rtnl = Rtnl::open()?;
         let inputs = links(&mut rtnl, &spec.inputs)?;
         let targets = links(&mut rtnl, &spec.targets)?;
