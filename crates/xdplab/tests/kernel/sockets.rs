@@ -1,12 +1,13 @@
 //! Plain sockets between two network namespaces: what one end sent is what the other received, to the byte, or it is told.
 
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
+use nix::libc::linger;
 use nix::sys::socket::{setsockopt, sockopt};
 use xdplab::generator::Rate;
 use xdplab::generator::socket::{End, Outcome, Protocol, Sink, SinkSpec, SocketRun, SocketSpec, between};
@@ -302,12 +303,28 @@ fn bare() {
     assert!(session.bare);
     let report = session.report.unwrap();
     assert_eq!((report.bytes, report.streams[0].complete), (777_777, true));
-    // Words that are none of the sink's end the connection, and it goes on.
+    // One that is reset has a time too: from its first byte to its last.
     let address = sink.address();
     lab.generator
         .netns
         .run(|| {
-            use std::io::Write as _;
+            let mut stream = TcpStream::connect(address).unwrap();
+            for _ in 0..2 {
+                stream.write_all(&[0; 1_000]).unwrap();
+                std::thread::sleep(Duration::from_millis(60));
+            }
+            let at_once = linger { l_onoff: 1, l_linger: 0 };
+            setsockopt(&stream.as_fd(), sockopt::Linger, &at_once).unwrap();
+            Ok(())
+        })
+        .unwrap();
+    let report = sink.ended(Duration::from_secs(5)).unwrap().report.unwrap();
+    assert_eq!((report.bytes, report.streams[0].complete), (2_000, false));
+    assert!(report.period_s >= 0.05 && report.errors().contains_key("ECONNRESET"), "{report:?}");
+    // Words that are none of the sink's end the connection, and it goes on.
+    lab.generator
+        .netns
+        .run(|| {
             let mut stream = TcpStream::connect(address).unwrap();
             stream.write_all(b"{\"message\":\"open\",\"schema\":\"other\"}\n").unwrap();
             let mut answer = String::new();

@@ -83,21 +83,21 @@ impl Receiver {
         let flags = if self.discard { MsgFlags::MSG_TRUNC } else { MsgFlags::empty() };
         loop {
             match recv(self.socket.as_raw_fd(), &mut block, flags) {
-                Ok(0) => {
-                    *moments = moments.map(|(first, _)| (first, Instant::now()));
-                    return Ok(true);
-                }
                 Ok(bytes) => {
-                    self.progress.add(bytes as u64, 0);
-                    if moments.is_none() {
-                        *moments = Some((Instant::now(), Instant::now()));
+                    let now = Instant::now();
+                    // The end of the stream is part of its time, and so is each byte before another end.
+                    if bytes > 0 || moments.is_some() {
+                        *moments = Some((moments.map_or(now, |(first, _)| first), now));
                     }
+                    if bytes == 0 {
+                        return Ok(true);
+                    }
+                    self.progress.add(bytes as u64, 0);
                 }
                 Err(errno) if again(errno) => {}
                 Err(errno) => return Err(errno),
             }
             if self.stopped() {
-                *moments = moments.map(|(first, _)| (first, Instant::now()));
                 return Ok(false);
             }
         }
