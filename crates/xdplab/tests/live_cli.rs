@@ -518,3 +518,54 @@ fn every_option_and_value_of_trafficgen_xsk_udp_is_taken() {
         assert_eq!((code, stdout.lines().count()), (Some(0), 1), "{command}");
     }
 }
+
+#[test]
+fn every_option_and_value_of_trafficgen_pktgen_is_taken() {
+    for options in [
+        &[][..],
+        &["-s", "1514", "-d", "10.0.0.1", "-m", "02:00:00:00:00:01", "-p", "433-444", "-k"],
+        &["--size", "60", "--dest", "198.18.0.0/15", "--dst-mac=02:00:00:00:00:01", "--dst-port", "9", "--udp-csum"],
+        &["-t", "2", "-f", "1", "-c", "100", "-n", "1000", "-b", "32", "-w", "100", "-6"],
+        &[
+            "--threads",
+            "1",
+            "--first-thread",
+            "0",
+            "--clone",
+            "1",
+            "--count",
+            "0",
+            "--burst",
+            "1",
+            "--delay",
+            "0",
+            "--ipv6",
+        ],
+        &["--flows", "8000", "--rate", "1000", "--xmit-mode", "netif_receive"],
+        &["--xmit-mode", "queue_xmit", "-I", "0.5", "--duration", "1", "--json", "-e", "-v", "--keep-going", "--force"],
+        &["--record", "/nonexistent/record.json", "--interval", "2"],
+    ] {
+        let args = [&["trafficgen", "pktgen", "-i", NO_INTERFACE][..], options].concat();
+        assert!(is_understood(&args), "{args:?}");
+    }
+    for bad in [
+        &["-d", "10.0.0.1/33"][..],
+        &["-p", "9-8"],
+        &["-m", "x"],
+        &["--flows", "0"],
+        &["--rate", "0"],
+        &["--xmit-mode", "fast"],
+        &["-I", "0"],
+    ] {
+        assert!(!is_understood(&[&["trafficgen", "pktgen", "-i", NO_INTERFACE][..], bad].concat()), "{bad:?}");
+    }
+    let pktgen = ["trafficgen", "pktgen", "-i", "lo"];
+    if !std::fs::exists("/proc/net/pktgen/pgctrl").unwrap() {
+        let (code, stdout, stderr) = run(&pktgen);
+        assert_eq!((code, &*stdout, stderr.lines().count()), (Some(2), "", 1));
+        assert!(
+            stderr.contains("/proc/net/pktgen is not there: the module is not loaded; modprobe pktgen"),
+            "{stderr}"
+        );
+    }
+}

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Account, CpuCost, Interval, Sending, SendingEnd, SocketStart, SoftirqTime, TcpStart};
+use crate::generator::pktgen::{PktgenResult, PktgenSpec};
 use crate::generator::socket::{EndReport, Outcome};
 use crate::netlink::{Channels, XdpFeature, XdpMode};
 use crate::reading::Reading;
@@ -65,6 +66,9 @@ pub struct Start {
     /// A TCP flow whose segments are made in the kernel.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tcp: Option<TcpStart>,
+    /// What the kernel's pktgen was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pktgen: Option<PktgenSpec>,
     /// Wall clock of the first reading, RFC 3339.
     pub started: String,
 }
@@ -142,6 +146,7 @@ impl Start {
             sending: None,
             socket: None,
             tcp: None,
+            pktgen: None,
             started: String::new(),
         }
     }
@@ -174,6 +179,9 @@ pub struct End {
     /// What streams of plain sockets did at both ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket: Option<Outcome>,
+    /// What pktgen said of each of its threads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pktgen: Option<Reading<Vec<PktgenResult>>>,
 }
 
 impl End {
@@ -190,6 +198,7 @@ impl End {
             ledger: Vec::new(),
             sending: None,
             socket: None,
+            pktgen: None,
         }
     }
 }

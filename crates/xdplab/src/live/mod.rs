@@ -14,6 +14,7 @@ mod event;
 mod interval;
 mod ledger;
 mod monitor;
+mod pktgen;
 mod readings;
 mod receiver;
 mod redirect;
@@ -48,6 +49,7 @@ pub use interval::{
 };
 pub use ledger::{Account, Part};
 pub use monitor::Monitor;
+pub use pktgen::{PktgenLayout, PktgenSender};
 pub use redirect::{RedirectDevice, RedirectSpec};
 pub use sender::{LiveSender, SendSpec};
 pub use sent::{Scaling, Sender, Sending, SendingEnd, SendingThread, Sent, SentBy, SentCounters};

@@ -1,5 +1,6 @@
 //! `xdplab trafficgen`: the commands of `xdp-trafficgen`, with their options and lines, and some more.
 
+mod pktgen;
 mod probe;
 mod quantity;
 mod sink;
@@ -27,6 +28,8 @@ pub(crate) enum Command {
     XskUdp(Box<xsk_udp::Options>),
     /// Send a TCP flow whose segments are made in the kernel
     Tcp(Box<tcp::Options>),
+    /// Send by the kernel's pktgen module
+    Pktgen(Box<pktgen::Options>),
     /// Send TCP streams or UDP datagrams from plain sockets to a sink, and tell goodput and what each byte costs
     Socket(Box<socket::Options>),
     /// Receive what socket and tcp send, and tell what came
@@ -79,6 +82,7 @@ pub(crate) fn run(command: &Command) -> Result<Ending> {
         Command::Udp(options) => udp::run(options),
         Command::XskUdp(options) => xsk_udp::run(options),
         Command::Tcp(options) => tcp::run(options),
+        Command::Pktgen(options) => pktgen::run(options),
         Command::Socket(options) => socket::run(options),
         Command::Sink(options) => sink::run(options),
         Command::Probe(options) => probe::run(options),
