@@ -25,7 +25,7 @@ pub fn kernels_text(case: &KernelsCase) -> String {
 }
 
 /// The unit and the instrument.
-fn how(instrument: &Instrument, boots: u16) -> String {
+pub(super) fn how(instrument: &Instrument, boots: u16) -> String {
     let [short, long] = instrument.packets;
     format!(
         "guest instructions per packet (TCG): work done, never time, rate or speed\nQEMU {}, CPU {}, 1 CPU; {} packets after \
@@ -69,7 +69,7 @@ fn cost(cost: &Cost) -> String {
     cost.per_packet().map_or("n/a".into(), |instructions| format!("{instructions:.2}"))
 }
 
-fn verdict(change: Change) -> &'static str {
+pub(super) fn verdict(change: Change) -> &'static str {
     match change {
         Change::More => "more",
         Change::Fewer => "fewer",
@@ -80,7 +80,7 @@ fn verdict(change: Change) -> &'static str {
 }
 
 /// Why a side has no number.
-fn why(row: &Comparison, side: &str, cost: &Cost) -> String {
+pub(super) fn why(row: &Comparison, side: &str, cost: &Cost) -> String {
     match cost {
         Cost::Exact { .. } => String::new(),
         Cost::NotAvailable { why } => format!("{}: {side} not available: {why}\n", row.case),
@@ -163,7 +163,7 @@ fn outcome(kernel: &KernelRuns, check: CheckName) -> Option<Option<&str>> {
 }
 
 /// Boots that failed, with the ends of their consoles.
-fn failures(kernel: &KernelRuns) -> String {
+pub(super) fn failures(kernel: &KernelRuns) -> String {
     let counting = (1..).zip(&kernel.boots).map(|(number, boot)| (format!("boot {number}"), &boot.outcome));
     let checking = kernel.checks.iter().map(|checks| ("the boot for checks".to_owned(), &checks.outcome));
     let mut text = String::new();

@@ -3,6 +3,7 @@
 mod case;
 mod charts;
 mod imported;
+mod kernels;
 mod live;
 mod pool;
 mod scenario;
@@ -88,6 +89,8 @@ pub enum Kind {
     Pool,
     /// All cases of a scenario; each has a finding of its own too.
     Scenario,
+    /// Kernels against each other, by guest instructions.
+    Kernels,
     /// A live command.
     Live,
     /// What other tools printed.
@@ -103,6 +106,7 @@ impl Kind {
             Self::Settings => "settings",
             Self::Pool => "pool",
             Self::Scenario => "scenario",
+            Self::Kernels => "kernels",
             Self::Live => "live",
             Self::Imported => "imported",
         }
@@ -141,9 +145,10 @@ pub(super) fn findings(record: &Record) -> Vec<Finding> {
     let cases = record.cases.iter().map(Finding::of_case);
     let settings = record.settings.iter().map(Finding::of_settings);
     let pools = record.pools.iter().map(Finding::of_pool);
+    let kernels = record.kernels.iter().flat_map(kernels::findings);
     let live = record.live_runs.iter().map(Finding::of_live);
     let imported = (!record.imported.is_empty()).then(|| Finding::of_imported(&record.imported));
-    cases.chain(settings).chain(pools).chain(live).chain(imported).collect()
+    cases.chain(settings).chain(pools).chain(kernels).chain(live).chain(imported).collect()
 }
 
 impl Finding {
