@@ -564,7 +564,7 @@ fn every_option_and_value_of_trafficgen_pktgen_is_taken() {
         let (code, stdout, stderr) = run(&pktgen);
         assert_eq!((code, &*stdout, stderr.lines().count()), (Some(2), "", 1));
         assert!(
-            stderr.contains("/proc/net/pktgen is not there: the module is not loaded; modprobe pktgen"),
+            stderr.contains("/proc/thread-self/net/pktgen is not there: the module is not loaded; modprobe pktgen"),
             "{stderr}"
         );
     }
