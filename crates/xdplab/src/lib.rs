@@ -23,6 +23,7 @@ pub mod packet;
 pub mod pool;
 pub mod published;
 
+pub mod rates;
 pub mod reading;
 pub mod record;
 pub mod reference;
@@ -34,6 +35,7 @@ pub mod sample;
 pub mod scenario;
 pub mod settings;
 pub mod stats;
+pub mod stream;
 pub mod sys;
 pub mod testrun;
 pub mod toml_file;

@@ -113,7 +113,8 @@ pub struct Trial {
 pub struct Ledger {
     /// Handed to the redirect by the generator's program.
     pub generated: Reading<u64>,
-    /// What the driver's transmit function made of them (tracepoint `xdp_devmap_xmit`).
+    /// What the driver's transmit function made of them: tracepoint `xdp_devmap_xmit`; of the datagrams of a socket, the
+    /// interface's statistics.
     pub xmit: Reading<Xmit>,
     /// Seen by the dispatcher.
     pub received: u64,

@@ -3,6 +3,7 @@
 mod attached;
 mod interface;
 mod objects;
+mod sender;
 mod witnesses;
 
 use std::sync::atomic::AtomicBool;
@@ -13,6 +14,7 @@ use attached::SETTLE_DEADLINE;
 pub(crate) use attached::{Attached, Counted, Looks, Sampled, Traffic, shares_since};
 pub use interface::InterfaceRig;
 pub(crate) use objects::try_objects;
+use sender::{Sender, Sent};
 pub(crate) use witnesses::Witnesses;
 
 use crate::device::{Attachment, Counts, SlicedDevice, VariantSpec};
@@ -47,13 +49,16 @@ impl Rig for LabRig {
         let witnesses = Witnesses::attach(plan, bench.watch())?;
         let reference = Beside::begin(plan.placement.dut_cpu());
         progress.stage("sending");
-        let generator = LiveFrames::start(&bench.traffic(plan, frame, restored), &bench.lab.generator.netns)?;
+        let generator = Sender::start(plan, &bench, frame, restored)?;
         let sampled = bench.attached.rounds(plan, &generator, progress, stop);
-        let generated = generator.stop()?.packets;
+        let Sent { generated, xmit } = generator.stop(&bench.lab)?;
         let sampled = sampled?;
         let reference = reference.and_then(Beside::end).into();
         progress.stage("taking the lab down");
         let mut observed = bench.observe(&witnesses, sampled, generated, reference)?;
+        if let Some(xmit) = xmit {
+            observed.ledger.xmit = Reading::Known(xmit);
+        }
         drop(bench);
         observed.page_pools = released(&witnesses.observers);
         observed.tried = tried;

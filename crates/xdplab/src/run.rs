@@ -45,6 +45,18 @@ impl Engine {
     }
 }
 
+/// What makes the packets on a lab.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FrameSource {
+    /// Frames that the kernel makes and a redirect sends, each in one buffer of at most a page less some hundred bytes.
+    #[default]
+    LiveFrames,
+    /// Datagrams of a UDP socket. The device's driver copies each into pages of its own page pool before the program sees it:
+    /// into several buffers where it is longer than one.
+    Socket,
+}
+
 /// What to compare, and how.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
@@ -97,6 +109,9 @@ pub struct Plan {
     /// UDP flows: source ports in turn, from the flow's own on.
     #[serde(default = "one")]
     pub flows: u16,
+    /// What makes the packets.
+    #[serde(default)]
+    pub traffic: FrameSource,
 }
 
 fn one() -> u16 {
@@ -155,6 +170,7 @@ impl Plan {
             size: FrameSize::shortest(&flow),
             flow,
             flows: 1,
+            traffic: FrameSource::LiveFrames,
         }
     }
 
@@ -361,7 +377,7 @@ impl<T> From<std::result::Result<T, NotEnough>> for Outcome<T> {
 }
 
 /// Told what the run is doing.
-pub trait Progress {
+pub trait Progress: Send {
     /// A stage begins.
     fn stage(&mut self, name: &str);
     /// Slices are being taken.

@@ -174,13 +174,15 @@ fn a_case_that_fails_is_told_and_does_not_end_the_run() {
     assert_eq!(output.status.code(), Some(2));
     let stderr = text(&output.stderr);
     assert!(
-        stderr
-            .starts_with("xdplab: can't carry out 1 of 3 cases: pool: can't run the case's command `test -e allowed`"),
+        stderr.starts_with(
+            "xdplab: can't carry out 1 of 3 cases: pool group=single restore=touch restored setup=test -e allowed: can't run \
+             the case's command `test -e allowed`"
+        ),
         "{stderr}"
     );
     assert!(stderr.trim_end().ends_with("go on with --resume record.json"), "{stderr}");
     assert!(bench.path("restored").exists(), "restored although it failed");
-    assert!(text(&output.stdout).contains("[3/3] pool: failed: can't run"), "{output:?}");
+    assert!(text(&output.stdout).contains("setup=test -e allowed: failed: can't run"), "{output:?}");
     assert_eq!(run_of(&bench.record()).failed().count(), 1);
 
     fs::write(bench.path("allowed"), "").unwrap();

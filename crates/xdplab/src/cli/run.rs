@@ -136,6 +136,8 @@ fn json_line(record: &Record) -> Result<String> {
                 "guards": case.guards, "seed": case.plan.run.seed
             })
         }
+        Outcome::Rates(index) => value(serde_json::to_value(&record.rates[*index]))?,
+        Outcome::Stream(index) => value(serde_json::to_value(&record.streams[*index]))?,
         Outcome::Pool(index) => value(serde_json::to_value(&record.pools[*index]))?,
         Outcome::Failed(why) => json!({ "failed": why }),
     };

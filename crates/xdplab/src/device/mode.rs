@@ -230,7 +230,7 @@ impl CpumapVariant {
     }
 
     /// With the interface of the calling thread's network namespace that the other CPU redirects to.
-    pub(super) fn resolve(&self) -> Result<CpumapSpec> {
+    pub(crate) fn resolve(&self) -> Result<CpumapSpec> {
         let remote = match self.remote {
             RemoteAction::Disabled => Remote::Disabled,
             RemoteAction::Drop => Remote::Drop,

@@ -15,9 +15,11 @@ use crate::import::Imported;
 use crate::kernels::KernelsCase;
 use crate::live::LiveRun;
 use crate::pool::PoolCase;
+use crate::rates::RatesCase;
 use crate::run::Case;
 use crate::scenario::ScenarioRun;
 use crate::settings::SettingsCase;
+use crate::stream::StreamCase;
 
 /// The schema that this version writes and reads.
 pub const SCHEMA: &str = "xdplab.record/1";
@@ -43,6 +45,12 @@ pub struct Record {
     /// Comparisons of settings.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub settings: Vec<SettingsCase>,
+    /// Packets of one program counted at each stage.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub rates: Vec<RatesCase>,
+    /// TCP streams through a chain of network namespaces.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub streams: Vec<StreamCase>,
     /// Paths of the page-pool crate compared.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pools: Vec<PoolCase>,
@@ -88,6 +96,8 @@ impl Record {
             cases: Vec::new(),
             live_runs: Vec::new(),
             settings: Vec::new(),
+            rates: Vec::new(),
+            streams: Vec::new(),
             pools: Vec::new(),
             scenario: None,
             kernels: Vec::new(),

@@ -22,8 +22,19 @@ pub fn last_done_text(record: &Record) -> String {
     match view::last_case(record) {
         None => String::new(),
         Some((name, Err(why))) => format!("{name}: failed: {why}"),
+        Some((name, Ok(finding))) if matches!(finding.kind, Kind::Rates | Kind::Stream) => {
+            format!("{name}: {}", figures(&finding))
+        }
         Some((name, Ok(finding))) => format!("{name}: {}", differences(&finding)),
     }
+}
+
+/// The figures of the only row, each with what stands above it.
+fn figures(finding: &Finding) -> String {
+    let cells = finding.table.columns.iter().zip(finding.table.rows.first().into_iter().flatten()).skip(1);
+    let told =
+        cells.filter(|(_, cell)| **cell != Cell::Empty).map(|(column, cell)| format!("{} {cell}", column.heading));
+    told.collect::<Vec<_>>().join(", ")
 }
 
 /// Each difference with its verdict, and the guards that did not pass.

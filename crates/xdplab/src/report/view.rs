@@ -6,8 +6,10 @@ mod imported;
 mod kernels;
 mod live;
 mod pool;
+mod rates;
 mod scenario;
 mod settings;
+mod stream;
 
 use serde::Serialize;
 
@@ -87,6 +89,10 @@ pub enum Kind {
     Settings,
     /// Paths of the page-pool crate against each other.
     Pool,
+    /// Packets of one program counted at each stage.
+    Rates,
+    /// TCP streams.
+    Stream,
     /// All cases of a scenario; each has a finding of its own too.
     Scenario,
     /// Kernels against each other, by guest instructions.
@@ -105,6 +111,8 @@ impl Kind {
             Self::Programs => "programs",
             Self::Settings => "settings",
             Self::Pool => "pool",
+            Self::Rates => "rates",
+            Self::Stream => "stream",
             Self::Scenario => "scenario",
             Self::Kernels => "kernels",
             Self::Live => "live",

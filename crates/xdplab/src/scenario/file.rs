@@ -52,7 +52,7 @@ pub enum Order {
 /// One measurement or comparison.
 #[derive(Clone, Debug)]
 pub struct PlannedCase {
-    /// Its kind and what tells it from the others of its table, e.g. `compare size=64 placement=same`.
+    /// Its kind and what tells it from the others of that kind, e.g. `compare size=64`.
     pub label: String,
     /// Its parameters as they were written.
     pub parameters: BTreeMap<String, serde_json::Value>,
@@ -129,6 +129,7 @@ impl Scenario {
         if cases.is_empty() {
             return Err(file.wrong(&span, "there is no case"));
         }
+        name_apart(&mut cases);
         let mut scenario = Self { name, about, repeats: 1, order, seed, cases };
         scenario.set_repeats(repeats.get_ref().get()).map_err(|why| file.wrong(&repeats.span(), why))?;
         Ok(scenario)
@@ -268,16 +269,24 @@ impl<'a> Group<'a> {
             let place = wrong.key.and_then(|key| spans.get(key)).unwrap_or(&self.span);
             self.wrong(place, &wrong.why)
         })?;
-        let axes = self.axes.iter().map(|(key, _)| {
-            let key = key.get_ref();
-            format!(" {key}={}", shown(&written[key.as_ref()]))
-        });
-        let mut label = self.kind.to_string();
-        label.extend(axes);
         let kind = serde_json::Value::from(self.kind.to_string());
         let parameters = written.into_iter().chain([("kind".to_owned(), kind)]).collect();
-        Ok(PlannedCase { label, parameters, setup, restore, work })
+        Ok(PlannedCase { label: self.kind.to_string(), parameters, setup, restore, work })
     }
+}
+
+/// Adds to each label the parameters that not all cases of its kind share.
+fn name_apart(cases: &mut [PlannedCase]) {
+    let names: Vec<String> = cases
+        .iter()
+        .map(|case| {
+            let of_kind = || cases.iter().filter(|other| other.parameters["kind"] == case.parameters["kind"]);
+            let differs = |key: &String| of_kind().any(|other| other.parameters.get(key) != case.parameters.get(key));
+            let told = case.parameters.iter().filter(|(key, _)| differs(key));
+            told.map(|(key, value)| format!(" {key}={}", shown(value))).collect()
+        })
+        .collect();
+    cases.iter_mut().zip(names).for_each(|(case, name)| case.label += &name);
 }
 
 /// A value in a label.
@@ -360,7 +369,7 @@ mod tests {
             ),
             (
                 "name = \"s\"\n[[cases]]\nseconds = 1\n",
-                "line 2, key `cases[0]`: it has no `kind`; it is one of compare, settings, pool",
+                "line 2, key `cases[0]`: it has no `kind`; it is one of compare, settings, rates, stream, pool",
             ),
             (
                 "name = \"s\"\n[[cases]]\nkind = \"race\"\n",
@@ -440,6 +449,41 @@ mod tests {
             (
                 "name = \"s\"\n[[cases]]\nkind = \"settings\"\nbaseline-cmd = \"true\"\n",
                 "line 2, key `cases[0]`: it has no `candidate-cmds`",
+            ),
+            ("name = \"s\"\n[[cases]]\nkind = \"rates\"\n\n", "line 2, key `cases[0]`: it has no `program`"),
+            (
+                "name = \"s\"\n[[cases]]\nkind = \"rates\"\nprogram = \"x.o:p\"\n",
+                "line 4, key `cases[0].program`: a user's program counts nothing for this tool; take one of ours",
+            ),
+            (
+                "name = \"s\"\n[[cases]]\nkind = \"rates\"\nprogram = \"redirect-map:egress-melt,\"\n",
+                "line 4, key `cases[0].program`: can't read the program specification",
+            ),
+            (
+                "name = \"s\"\n[[cases]]\nkind = \"rates\"\nprogram = \"redirect-map\"\nthreads = 0\n",
+                "line 5, key `cases[0].threads`: invalid value: integer `0`, expected a nonzero u16",
+            ),
+            (
+                "name = \"s\"\n[[cases]]\nkind = \"rates\"\nprogram = \"redirect-map\"\nbaseline = \"redirect-map\"\n",
+                "a case of kind rates has no `baseline`, only program, ",
+            ),
+            ("name = \"s\"\n[[cases]]\nkind = \"stream\"\n\n", "line 2, key `cases[0]`: it has no `forwarding`"),
+            (
+                "name = \"s\"\n[[cases]]\nkind = \"stream\"\nforwarding = \"bridge\"\n",
+                "line 4, key `cases[0].forwarding`: unknown variant `bridge`, expected one of `native`, `skb`, `stack`",
+            ),
+            (
+                "name = \"s\"\n[[cases]]\nkind = \"stream\"\nforwarding = \"native\"\nmtu = 1000\n",
+                "line 5, key `cases[0].mtu`: 1000 is not from 1280 to 65535 bytes",
+            ),
+            (
+                "name = \"s\"\n[[cases]]\nkind = \"stream\"\nforwarding = \"native\"\nstreams = 200\n",
+                "line 5, key `cases[0].streams`: 200 is not from 1 to 128",
+            ),
+            (&compare("traffic = \"socket\"\nflows = 2"), "line 7, key `cases[0].flows`: a socket is one flow"),
+            (
+                &compare("traffic = \"pigeon\""),
+                "line 6, key `cases[0].traffic`: unknown variant `pigeon`, expected `live-frames` or `socket`",
             ),
         ];
         for (text, expected) in cases {

@@ -22,9 +22,11 @@ pub use work::Work;
 
 use crate::error::{Error, Result};
 use crate::pool::PoolCase;
+use crate::rates::RatesCase;
 use crate::record::{Record, now};
 use crate::run::{self, Case, Progress};
 use crate::settings::SettingsCase;
+use crate::stream::StreamCase;
 use crate::toml_file::TomlFile;
 
 /// A scenario in its record: what was asked for, and which of the record's entries belongs to which case.
@@ -74,6 +76,10 @@ pub enum Outcome {
     Case(usize),
     /// In `settings`.
     Settings(usize),
+    /// In `rates`.
+    Rates(usize),
+    /// In `streams`.
+    Stream(usize),
     /// In `pools`.
     Pool(usize),
     /// It could not be carried out, for this reason.
@@ -87,6 +93,10 @@ pub enum Finding {
     Case(Box<Case>),
     /// Settings compared.
     Settings(Box<SettingsCase>),
+    /// Packets counted.
+    Rates(Box<RatesCase>),
+    /// TCP streams.
+    Stream(Box<StreamCase>),
     /// Paths of the page-pool crate compared.
     Pool(Box<PoolCase>),
 }
@@ -258,6 +268,8 @@ impl Record {
         match finding {
             Ok(Finding::Case(case)) => Outcome::Case(push(&mut self.cases, *case)),
             Ok(Finding::Settings(case)) => Outcome::Settings(push(&mut self.settings, *case)),
+            Ok(Finding::Rates(case)) => Outcome::Rates(push(&mut self.rates, *case)),
+            Ok(Finding::Stream(case)) => Outcome::Stream(push(&mut self.streams, *case)),
             Ok(Finding::Pool(case)) => Outcome::Pool(push(&mut self.pools, *case)),
             Err(error) => Outcome::Failed(error.to_string()),
         }
@@ -316,5 +328,120 @@ impl Progress for Shown<'_> {
 
     fn sampling(&mut self, seconds: f64, of: f64, _slices: usize) {
         self.inner.stage(&format!("{}: {seconds:.0} of {of:.0} s", self.text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::Environment;
+
+    /// Fails every case, counts them, and is interrupted in one of them.
+    #[derive(Default)]
+    struct Fake {
+        carried_out: usize,
+        interrupted_in: Option<usize>,
+    }
+
+    impl Bench for Fake {
+        fn carry_out(&mut self, _: &Work, _: u64, progress: &mut dyn Progress, stop: &AtomicBool) -> Result<Finding> {
+            self.carried_out += 1;
+            progress.stage("failing");
+            stop.store(self.interrupted_in == Some(self.carried_out), Ordering::Relaxed);
+            Err(Error::unsupported("measure", "it is a fake"))
+        }
+    }
+
+    /// Keeps what it is told.
+    #[derive(Default)]
+    struct Stages(Vec<String>);
+
+    impl Progress for Stages {
+        fn stage(&mut self, name: &str) {
+            self.0.push(name.to_owned());
+        }
+
+        fn sampling(&mut self, _: f64, _: f64, _: usize) {}
+    }
+
+    fn record(lines: &str) -> Record {
+        let mut record = Record::begin(Environment::unknown("a test"), Vec::new());
+        record.scenario = Some(ScenarioRun {
+            name: "fake".into(),
+            about: String::new(),
+            folder: "/nowhere".into(),
+            text: format!(
+                "name = \"fake\"\norder = \"file\"\n[[cases]]\nkind = \"pool\"\nseconds = 1\n\
+                 matrix.group = [\"single\", \"burst\", \"frags\"]\n{lines}\n"
+            ),
+            seed: 1,
+            repeats: 1,
+            seconds: None,
+            done: Vec::new(),
+        });
+        record
+    }
+
+    /// Carries out the record's scenario: how it ended, how often the record was saved, and what was told.
+    fn run(record: &mut Record, bench: &mut Fake) -> (Result<()>, usize, Vec<String>) {
+        let (mut saved, mut stages, stop) = (0, Stages::default(), AtomicBool::new(false));
+        let mut save = |record: &Record| {
+            saved += 1;
+            assert_eq!(record.scenario.as_ref().unwrap().done.len(), saved);
+            Ok(())
+        };
+        let ended = go_on(record, bench, &mut stages, &stop, &mut save, &mut |_, _| Ok(()));
+        (ended, saved, stages.0)
+    }
+
+    fn labels(record: &Record) -> Vec<&str> {
+        record.scenario.as_ref().unwrap().done.iter().map(|done| done.label.as_str()).collect()
+    }
+
+    #[test]
+    fn a_case_that_is_interrupted_is_not_kept_and_carried_out_when_it_goes_on() {
+        let mut record = record("");
+        let (ended, saved, stages) = run(&mut record, &mut Fake { interrupted_in: Some(2), ..Fake::default() });
+        ended.unwrap();
+        assert_eq!((saved, labels(&record)), (1, vec!["pool group=single"]));
+        assert_eq!(stages[0], "case 1 of 3, about 3 s left: pool group=single: failing");
+        let mut bench = Fake::default();
+        // The first is there already; how often it is saved goes on from there.
+        let (mut saves, stop) = (0, AtomicBool::new(false));
+        let mut save = |_: &Record| {
+            saves += 1;
+            Ok(())
+        };
+        go_on(&mut record, &mut bench, &mut Stages::default(), &stop, &mut save, &mut |_, _| Ok(())).unwrap();
+        assert_eq!((bench.carried_out, saves), (2, 2));
+        assert_eq!(labels(&record), ["pool group=single", "pool group=burst", "pool group=frags"]);
+    }
+
+    #[test]
+    fn what_can_not_be_put_back_ends_the_run() {
+        let mut record = record("restore = \"exit 3\"");
+        let mut bench = Fake::default();
+        let error = run(&mut record, &mut bench).0.unwrap_err().to_string();
+        assert!(error.contains("run the case's command `exit 3`: exit status: 3"), "{error}");
+        assert_eq!(bench.carried_out, 1);
+    }
+
+    #[test]
+    fn a_case_whose_setup_fails_is_not_carried_out_and_the_others_are() {
+        let mut record = record("matrix.setup = [\"exit 4\", \"true\"]");
+        let mut bench = Fake::default();
+        run(&mut record, &mut bench).0.unwrap();
+        let run = record.scenario.as_ref().unwrap();
+        assert_eq!((bench.carried_out, run.failed().count()), (3, 6));
+        assert_eq!(run.failed().filter(|(_, why)| why.contains("exit status: 4")).count(), 3);
+    }
+
+    #[test]
+    fn the_time_left_follows_from_how_long_cases_took() {
+        let mut pace = Pace { expected_left: 100.0, expected_done: 0.0, taken: 0.0 };
+        assert_eq!(pace.seconds_left(), 100.0);
+        pace.done(20.0, 40.0);
+        assert_eq!(pace.seconds_left(), 160.0);
+        assert_eq!((duration_text(89.5), duration_text(160.0)), ("about 90 s".into(), "about 3 min".into()));
     }
 }

@@ -9,7 +9,8 @@ use serde::{Deserialize, Deserializer, de};
 use crate::device::VariantSpec;
 use crate::netlink::XdpMode;
 use crate::pool::Group;
-use crate::run::Engine;
+use crate::run::{Engine, FrameSource};
+use crate::stream::Forwarding;
 use crate::topology::PlacementName;
 
 /// What a case is.
@@ -20,12 +21,16 @@ pub(super) enum Kind {
     Compare,
     /// Settings of the system compared in turn, as `xdplab ab --baseline-cmd` does.
     Settings,
+    /// Packets of one program counted at each stage, with rates.
+    Rates,
+    /// TCP streams through the chain of three namespaces.
+    Stream,
     /// Paths of the page-pool crate compared, as `xdplab pool bench` does.
     Pool,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Compare, Self::Settings, Self::Pool];
+    const ALL: [Self; 5] = [Self::Compare, Self::Settings, Self::Rates, Self::Stream, Self::Pool];
 
     pub(super) fn allowed() -> String {
         format!("it is one of {}", Self::ALL.map(|kind| kind.to_string()).join(", "))
@@ -38,6 +43,7 @@ impl Kind {
                 "baseline",
                 "candidates",
                 "engine",
+                "traffic",
                 "seconds",
                 "resolve-ns",
                 "copies",
@@ -76,6 +82,21 @@ impl Kind {
                 "setup",
                 "restore",
             ],
+            Self::Rates => &[
+                "program",
+                "seconds",
+                "threads",
+                "xdp-mode",
+                "size",
+                "ipv6",
+                "flows",
+                "queues",
+                "mtu",
+                "placement",
+                "setup",
+                "restore",
+            ],
+            Self::Stream => &["forwarding", "streams", "seconds", "queues", "mtu", "placement", "setup", "restore"],
             Self::Pool => &["group", "seconds", "setup", "restore"],
         }
     }
@@ -86,6 +107,8 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Compare => "compare",
             Self::Settings => "settings",
+            Self::Rates => "rates",
+            Self::Stream => "stream",
             Self::Pool => "pool",
         })
     }
@@ -98,6 +121,11 @@ pub(super) struct Parameters {
     pub(super) baseline: Option<Program>,
     pub(super) candidates: Programs,
     pub(super) engine: EngineName,
+    pub(super) traffic: FrameSource,
+    pub(super) program: Option<Program>,
+    pub(super) threads: Option<NonZero<u16>>,
+    pub(super) forwarding: Option<Forwarding>,
+    pub(super) streams: Option<NonZero<u16>>,
     pub(super) seconds: Option<Positive>,
     pub(super) resolve_ns: Option<Positive>,
     pub(super) copies: Option<NonZero<u16>>,

@@ -20,6 +20,7 @@ mod measurement;
 mod observers;
 mod redirect;
 mod rerun;
+mod scenarios;
 mod settings;
 mod socket_cli;
 mod sockets;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
         observers::tests(),
         redirect::tests(),
         rerun::tests(),
+        scenarios::tests(),
         settings::tests(),
         socket_cli::tests(),
         sockets::tests(),

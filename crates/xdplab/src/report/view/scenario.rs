@@ -35,6 +35,8 @@ fn of_outcome(record: &Record, outcome: &Outcome) -> Option<Finding> {
     match outcome {
         Outcome::Case(index) => record.cases.get(*index).map(Finding::of_case),
         Outcome::Settings(index) => record.settings.get(*index).map(Finding::of_settings),
+        Outcome::Rates(index) => record.rates.get(*index).map(Finding::of_rates),
+        Outcome::Stream(index) => record.streams.get(*index).map(Finding::of_stream),
         Outcome::Pool(index) => record.pools.get(*index).map(Finding::of_pool),
         Outcome::Failed(_) => None,
     }
