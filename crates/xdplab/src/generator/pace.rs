@@ -132,20 +132,22 @@ impl Pace {
     const SLOWEST_PPS: f64 = 0.01;
     /// The fastest: at a billion a second a gap is a nanosecond.
     const FASTEST_PPS: f64 = 1e9;
-    /// From here on several packets leave back to back by default: a departure of its own costs some 200 ns.
-    const SINGLE_UP_TO_PPS: f64 = 1.5e6;
+    /// From here on live frames leave several back to back by default: a departure of its own costs some 400 ns.
+    pub const LIVE_FRAMES_SINGLY: f64 = 1.5e6;
+    /// The same of AF_XDP sockets, where a departure is a system call of some 2 us in copy mode.
+    pub const SOCKETS_SINGLY: f64 = 4e5;
 
-    /// A schedule; without `burst` packets leave one by one, or at high rates in the smallest bursts that a thread can keep
-    /// up with.
+    /// A schedule; without `burst` packets leave one by one, or above `singly` packets a second of a thread in the smallest
+    /// bursts that come to no more departures.
     ///
     /// # Errors
     /// A rate that no clock can keep.
-    pub fn new(pps: f64, threads: usize, burst: Option<u32>) -> Result<Self> {
+    pub fn new(pps: f64, threads: usize, burst: Option<u32>, singly: f64) -> Result<Self> {
         if !(Self::SLOWEST_PPS..=Self::FASTEST_PPS).contains(&pps) {
             return Err(Error::usage(format!("send {pps} packets/s"), "that is not from 0.01 to 1e9 packets a second"));
         }
         let per_thread = pps / threads as f64;
-        let needed = (per_thread / Self::SINGLE_UP_TO_PPS).ceil().clamp(1.0, 64.0);
+        let needed = (per_thread / singly).ceil().clamp(1.0, 64.0);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 1 to 64")]
         Ok(Self { pps, burst: burst.unwrap_or(needed as u32).max(1) })
     }
@@ -263,12 +265,14 @@ mod tests {
 
     #[test]
     fn packets_leave_one_by_one_unless_that_is_too_fast_for_a_thread() {
-        assert_eq!(Pace::new(1e6, 1, None).unwrap().burst, 1);
-        assert_eq!(Pace::new(1e7, 1, None).unwrap().burst, 7);
-        assert_eq!(Pace::new(3e6, 2, None).unwrap().burst, 1);
-        assert_eq!(Pace::new(1e9, 1, None).unwrap().burst, 64);
-        assert_eq!(Pace::new(10.0, 1, Some(8)).unwrap().burst, 8);
-        assert!(Pace::new(1e10, 1, None).is_err() && Pace::new(0.001, 1, None).is_err());
+        let pace = |pps, threads, burst| Pace::new(pps, threads, burst, Pace::LIVE_FRAMES_SINGLY);
+        assert_eq!(pace(1e6, 1, None).unwrap().burst, 1);
+        assert_eq!(pace(1e7, 1, None).unwrap().burst, 7);
+        assert_eq!(pace(3e6, 2, None).unwrap().burst, 1);
+        assert_eq!(pace(1e9, 1, None).unwrap().burst, 64);
+        assert_eq!(pace(10.0, 1, Some(8)).unwrap().burst, 8);
+        assert_eq!(Pace::new(1e6, 1, None, Pace::SOCKETS_SINGLY).unwrap().burst, 3);
+        assert!(pace(1e10, 1, None).is_err() && pace(0.001, 1, None).is_err());
     }
 
     proptest! {

@@ -11,7 +11,9 @@ use super::interval::Interval;
 use super::ledger::Account;
 use super::readings;
 use super::redirect::features;
-use super::sender::{ALONE, ARRIVES_WITHIN, BUSY, agrees, disagreement, is_kept, link_fault, must_be_up, must_fit};
+use super::sender::{
+    ALONE, ARRIVES_WITHIN, BUSY, HAS_RUN_WITHIN, agrees, disagreement, is_kept, link_fault, must_be_up, must_fit,
+};
 use super::sent::{Scaling, Sender, Sending, SendingEnd, SendingThread, SentBy, SentCounters};
 use super::session::Source;
 use super::xsk::{SocketReading, XskCounters};
@@ -79,7 +81,7 @@ impl XskSender {
         let threads = spec.sockets.cpus.len();
         let pps = spec.rate.map(|rate| rate.pps(spec.sockets.traffic.mean_wire_len()));
         if let Some(pps) = pps {
-            spec.sockets.pace = Some(Pace::new(pps, threads, spec.burst)?);
+            spec.sockets.pace = Some(Pace::new(pps, threads, spec.burst, Pace::SOCKETS_SINGLY)?);
         }
         spec.sockets.ifindex = target.ifindex;
         let irq = spec.irq_string.as_deref().map(Interrupts::find).transpose()?;
@@ -307,7 +309,11 @@ impl Source for XskSender {
         if self.spec.keep_going || too_short || expected < 3.0 || sent > 0 || done {
             return Ok(());
         }
-        let why = self.fault().unwrap_or_else(|| {
+        let fault = self.fault();
+        if fault.is_none() && interval.period_s < HAS_RUN_WITHIN {
+            return Ok(());
+        }
+        let why = fault.unwrap_or_else(|| {
             "the Tx ring is full: the driver takes no packet out of it, or gives no frame back".into()
         });
         let what = format!("send packets out of {}", self.target.name);
