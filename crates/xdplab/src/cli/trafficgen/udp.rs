@@ -43,7 +43,7 @@ pub(crate) struct Options {
     /// End when so many packets have been sent, by all threads together
     #[arg(short = 'n', long, visible_alias = "count", value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
     num_packets: Option<u64>,
-    /// Sizes on the wire in bytes, FCS counted: 66, a list 66,128,1518, imix, or a sweep 66..1518[:STEP] [default: the
+    /// Sizes on the wire in bytes, FCS counted: 66, a list 66,128,1518, imix, or a sweep 66..1518 or 66..1518:64 [default: the
     /// shortest]
     #[arg(short = 's', long, value_name = "BYTES")]
     pkt_size: Option<Sizes>,

@@ -77,7 +77,7 @@ pub(crate) struct Options {
     /// Bytes a frame of the umem: a power of two from 2048 on, or any size with -u
     #[arg(short, long, value_name = "SIZE", default_value = "4096")]
     frame_size: u32,
-    /// Sizes on the wire in bytes, FCS counted: 64, a list 64,128,1518, imix, or a sweep 64..1518[:STEP]
+    /// Sizes on the wire in bytes, FCS counted: 64, a list 64,128,1518, imix, or a sweep 64..1518 or 64..1518:64
     #[arg(short = 's', long, value_name = "SIZE", default_value = "64")]
     pkt_size: Sizes,
     /// End after this time; 0 is never
