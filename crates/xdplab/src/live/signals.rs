@@ -12,6 +12,7 @@ use nix::sys::time::TimeSpec;
 
 use super::session::{Clock, Woken};
 use crate::error::{Error, Result};
+use crate::sys::disposition;
 
 /// Signals as something to read: SIGINT, SIGTERM and SIGHUP end, SIGQUIT toggles.
 #[derive(Debug)]
@@ -23,7 +24,7 @@ impl Signals {
     /// Keeps the signals for reading from now on; one that comes while the command is still set up waits until it is read.
     ///
     /// To be called before any thread is started, since a signal goes to any thread that does not block it. A SIGHUP that
-    /// the caller ignores (`nohup`) stays ignored.
+    /// the caller ignores (`nohup`) stays ignored; the others are heeded also where a shell ignores them for a background job.
     ///
     /// # Errors
     /// The kernel gives no descriptor.
@@ -37,6 +38,9 @@ impl Signals {
             mask.add(Signal::SIGHUP);
         }
         mask.thread_block().map_err(|errno| Error::syscall(what, "pthread_sigmask", errno))?;
+        for signal in mask.iter() {
+            disposition::restore(signal)?;
+        }
         let fd = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(|errno| Error::syscall(what, "signalfd", errno))?;
         Ok(Self { fd })

@@ -3,6 +3,7 @@
 pub(crate) mod affinity;
 pub(crate) mod bpf;
 pub(crate) mod child;
+pub(crate) mod disposition;
 pub mod ethtool;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod guest;

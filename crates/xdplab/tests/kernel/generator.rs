@@ -143,8 +143,8 @@ fn preflight() {
         error,
         format!(
             "can't redirect frames to gen0 (ifindex {}): the kernel's XDP features of the interface lack \
-             NETDEV_XDP_ACT_NDO_XMIT; a veth has it only while its peer has NAPI; attach an XDP program to the peer in \
-             native mode, or turn its GRO on",
+             NETDEV_XDP_ACT_NDO_XMIT; a veth has it only while its peer has NAPI; attach an XDP program to the peer of a \
+             veth in native mode, or turn its GRO on; to another interface attach one itself",
             lab.generator.ifindex
         )
     );

