@@ -384,6 +384,22 @@ pub trait Progress: Send {
     fn sampling(&mut self, seconds: f64, of: f64, slices: usize);
 }
 
+/// The progress of a part of something longer: puts a text about that before what the part is doing.
+pub(crate) struct PartOf<'a> {
+    pub(crate) inner: &'a mut dyn Progress,
+    pub(crate) text: String,
+}
+
+impl Progress for PartOf<'_> {
+    fn stage(&mut self, name: &str) {
+        self.inner.stage(&format!("{}: {name}", self.text));
+    }
+
+    fn sampling(&mut self, seconds: f64, of: f64, _slices: usize) {
+        self.inner.stage(&format!("{}: {seconds:.0} of {of:.0} s", self.text));
+    }
+}
+
 /// A seed that differs from run to run, for those who give none; it is in the record.
 #[must_use]
 pub fn fresh_seed() -> u64 {

@@ -29,7 +29,7 @@ use crate::host::Environment;
 use crate::observed::Observed;
 use crate::reading::Reading;
 use crate::record::{Record, Tool, now, read_json, write_json};
-use crate::run::{self, Engine, Plan, Progress, Rig};
+use crate::run::{self, Engine, PartOf, Plan, Progress, Rig};
 use crate::sample::Schedule;
 use crate::stats::{self, Comparison, Difference};
 use crate::topology::Placement;
@@ -262,7 +262,7 @@ impl Calibration {
         let begin = Instant::now();
         let (before, of) = (self.steps_done(), self.steps());
         while self.steps_done() < of && !stop.load(Ordering::Relaxed) {
-            let mut progress = Step { inner: progress, text: self.progress_text(begin.elapsed(), before) };
+            let mut progress = PartOf { inner: progress, text: self.progress_text(begin.elapsed(), before) };
             self.step(benches, &mut progress, stop)?;
             self.stopped = Some(now());
             save(self)?;
@@ -401,22 +401,6 @@ fn control_of(pairs: &[Compared], index: usize) -> Option<usize> {
     }
     let place = equal.iter().position(|&control| control == index)?;
     Some(equal[(place + 1) % equal.len()])
-}
-
-/// Puts the step before what the rig says it does.
-struct Step<'a> {
-    inner: &'a mut dyn Progress,
-    text: String,
-}
-
-impl Progress for Step<'_> {
-    fn stage(&mut self, name: &str) {
-        self.inner.stage(&format!("{}: {name}", self.text));
-    }
-
-    fn sampling(&mut self, seconds: f64, of: f64, _slices: usize) {
-        self.inner.stage(&format!("{}: {seconds:.0} of {of:.0} s", self.text));
-    }
 }
 
 #[cfg(test)]

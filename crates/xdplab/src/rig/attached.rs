@@ -146,8 +146,7 @@ impl Attached {
         sleep(RAMP);
         let mut looks = Looks::at(plan.rounds);
         for round in 0..plan.most_rounds() {
-            let spent = sampled.seconds >= plan.seconds - plan.round_seconds() / 2.0;
-            if spent || looks.is_resolved(plan, round, &sampled.slices, &sampled.rounds) {
+            if looks.is_over(plan, sampled.seconds, &sampled.slices, &sampled.rounds) {
                 break;
             }
             if round > 0 {
@@ -224,7 +223,7 @@ impl Attached {
     }
 }
 
-/// When a run that goes on until a difference is resolved looks whether it is.
+/// When a run has enough rounds: its time is over, or the difference is resolved, for which it looks from time to time.
 pub(crate) struct Looks {
     next: u16,
 }
@@ -235,9 +234,12 @@ impl Looks {
         Self { next: rounds }
     }
 
-    /// Whether it is time to look before `round`, and what is there is enough.
-    pub(crate) fn is_resolved(&mut self, plan: &Plan, round: u16, slices: &[Slice], rounds: &[usize]) -> bool {
-        if round != self.next {
+    /// Whether what is there, taken in so many seconds, is enough.
+    pub(crate) fn is_over(&mut self, plan: &Plan, seconds: f64, slices: &[Slice], rounds: &[usize]) -> bool {
+        if seconds >= plan.seconds - plan.round_seconds() / 2.0 {
+            return true;
+        }
+        if rounds.len() != usize::from(self.next) {
             return false;
         }
         self.next = (f64::from(self.next) * NEXT_LOOK).ceil() as u16;

@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::pool::PoolCase;
 use crate::rates::RatesCase;
 use crate::record::{Record, now};
-use crate::run::{self, Case, Progress};
+use crate::run::{self, Case, PartOf, Progress};
 use crate::settings::SettingsCase;
 use crate::stream::StreamCase;
 use crate::toml_file::TomlFile;
@@ -213,7 +213,7 @@ pub fn go_on(
         let Some(run) = run else { continue };
         let case = &scenario.cases[step.case];
         let text = pace.text(run.done.len(), steps.len(), &case.label);
-        let mut shown = Shown { inner: progress, text };
+        let mut shown = PartOf { inner: progress, text };
         let started = now();
         let clock = Instant::now();
         // Rounds of a case have seeds that follow each other.
@@ -312,22 +312,6 @@ pub fn duration_text(seconds: f64) -> String {
         format!("about {:.0} s", seconds.ceil())
     } else {
         format!("about {:.0} min", (seconds / 60.0).ceil())
-    }
-}
-
-/// Puts the case before what its bench says it does.
-struct Shown<'a> {
-    inner: &'a mut dyn Progress,
-    text: String,
-}
-
-impl Progress for Shown<'_> {
-    fn stage(&mut self, name: &str) {
-        self.inner.stage(&format!("{}: {name}", self.text));
-    }
-
-    fn sampling(&mut self, seconds: f64, of: f64, _slices: usize) {
-        self.inner.stage(&format!("{}: {seconds:.0} of {of:.0} s", self.text));
     }
 }
 

@@ -74,8 +74,7 @@ impl Rig for TestRunRig {
         let times = CpuTimes::read();
         let mut looks = Looks::at(plan.rounds);
         for round in 0..plan.most_rounds() {
-            let spent = taken.seconds >= plan.seconds - plan.round_seconds() / 2.0;
-            if spent || looks.is_resolved(plan, round, &taken.slices, &taken.rounds) {
+            if looks.is_over(plan, taken.seconds, &taken.slices, &taken.rounds) {
                 break;
             }
             let mut bench = Bench::load(plan, round, cold, &frame)?;
