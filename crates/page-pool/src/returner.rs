@@ -1,7 +1,8 @@
 //! Returning frames from other threads, in batches.
-#![expect(unsafe_code, reason = "a returner is its lane's only producer")]
+#![expect(unsafe_code, reason = "a returner is its lane's only producer, and points to its place in the pool")]
 
 use std::fmt;
+use std::ptr::NonNull;
 
 use crate::error::Result;
 use crate::frag::Frag;
@@ -24,7 +25,9 @@ pub enum ReturnPath {
 /// [path](ReturnPath). Frames it collected but has not returned yet are outstanding; dropping it returns them.
 pub struct Returner {
     pool: Pool,
+    /// The number of its place in the pool, and the place.
     slot: u32,
+    place: NonNull<ReturnerSlot>,
     path: ReturnPath,
     len: u32,
     batch: [u32; BATCH],
@@ -37,7 +40,8 @@ unsafe impl Send for Returner {}
 impl Returner {
     /// The caller has marked `slot` as in use.
     pub(crate) fn new(pool: Pool, slot: u32, path: ReturnPath) -> Self {
-        Self { pool, slot, path, len: 0, batch: [0; BATCH] }
+        let place = NonNull::from(&*pool.shared().returners[slot as usize]);
+        Self { pool, slot, place, path, len: 0, batch: [0; BATCH] }
     }
 
     /// Takes a frame to return. A frame of another pool goes there directly.
@@ -111,7 +115,8 @@ impl Returner {
 
     #[inline(always)]
     fn slot(&self) -> &ReturnerSlot {
-        &self.pool.shared().returners[self.slot as usize]
+        // SAFETY: the pool's state lives as long as the returner, which is counted, and its places do not move.
+        unsafe { self.place.as_ref() }
     }
 
     /// Uncounts the frames in the lane of a closed pool, which the owner has left to its returner.

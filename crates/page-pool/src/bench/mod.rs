@@ -207,7 +207,7 @@ fn window(owner: &Owner) -> Vec<Path<'_>> {
         Path::new(name, move |n| look(&window, owner, n))
     };
     vec![
-        look("no look", |window, owner, n| window.renew(owner, n, |_| ())),
+        look("no look", |window, owner, n| window.renew(owner, n, |_| 0)),
         look("flag", |window, owner, n| window.renew(owner, n, look_at_flag)),
         look("side table, always read", |window, owner, n| window.renew(owner, n, look_at_table)),
         look("in-frame tail, always read", |window, owner, n| window.renew(owner, n, look_at_tail)),
@@ -364,34 +364,34 @@ struct Window {
 
 impl Window {
     /// Drops the oldest frame and takes a new one, `n` times.
-    fn renew(&self, owner: &Owner, n: u64, look: impl Fn(&Frame)) {
+    fn renew(&self, owner: &Owner, n: u64, look: impl Fn(&Frame) -> u64) {
         const FRAMES: usize = 2048;
         let mut frames = self.frames.borrow_mut();
         if frames.is_empty() {
             alloc_shared(owner, &mut frames, FRAMES);
         }
+        let mut seen = 0;
         for oldest in (0..FRAMES).cycle().take(n as usize) {
             let Some(new) = owner.alloc() else { return };
             let oldest = &mut frames[oldest];
-            look(oldest);
+            seen += look(oldest);
             *oldest = new.into_shared(); // drops the oldest in place
         }
+        black_box(seen);
     }
 }
 
-fn look_at_flag(frame: &Frame) {
-    if black_box(frame.has_frags()) {
-        look_at_table(frame);
-    }
+fn look_at_flag(frame: &Frame) -> u64 {
+    if frame.has_frags() { look_at_table(frame) } else { 0 }
 }
 
-fn look_at_table(frame: &Frame) {
+fn look_at_table(frame: &Frame) -> u64 {
     // SAFETY: the frame is borrowed.
-    black_box(unsafe { frame.pool().frag_tables().count(frame.index()) });
+    unsafe { frame.pool().frag_tables().count(frame.index()) as u64 }
 }
 
 /// Where the kernel keeps skb_shared_info: 320 bytes before the end of the frame.
-fn look_at_tail(frame: &Frame) {
+fn look_at_tail(frame: &Frame) -> u64 {
     let tail = frame.data().len().saturating_sub(320);
-    black_box(frame.data()[tail]);
+    frame.data()[tail].into()
 }
