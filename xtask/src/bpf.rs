@@ -38,7 +38,7 @@ struct Manifest {
 #[derive(Serialize)]
 struct Object {
     source: String,
-    /// SHA-256 over the source and the header it includes, in this order.
+    /// SHA-256 over the source and the headers it includes, in this order.
     source_sha256: String,
     object_sha256: String,
 }
@@ -86,7 +86,6 @@ fn read_folder(folder: &Path) -> Result<BTreeMap<String, Vec<u8>>> {
 }
 
 fn build_into(folder: &Path) -> Result<()> {
-    let header = fs::read(source_folder().join("bpf.h")).context("can't read bpf.h")?;
     let mut objects = BTreeMap::new();
     for (name, source) in read_folder_sources()? {
         let file = format!("{}.bpf.o", name.replace('/', "-"));
@@ -102,7 +101,7 @@ fn build_into(folder: &Path) -> Result<()> {
             file,
             Object {
                 source: format!("{name}.bpf.c"),
-                source_sha256: hash(&[&source, &header]),
+                source_sha256: hash(&[source.as_bytes(), headers(&name, &source)?.as_bytes()]),
                 object_sha256: hash(&[&object]),
             },
         );
@@ -112,8 +111,19 @@ fn build_into(folder: &Path) -> Result<()> {
     fs::write(&path, toml::to_string(&manifest)?).with_context(|| format!("can't write {}", path.display()))
 }
 
+/// The headers that a source includes, one after the other.
+fn headers(name: &str, source: &str) -> Result<String> {
+    let folder = source_folder().join(name);
+    let included = source.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'));
+    let read = |header: &str| {
+        let path = folder.with_file_name(header);
+        fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))
+    };
+    included.map(read).collect()
+}
+
 /// The sources by name below the source folder, without `.bpf.c`: ours, and those of users' objects for tests.
-fn read_folder_sources() -> Result<Vec<(String, Vec<u8>)>> {
+fn read_folder_sources() -> Result<Vec<(String, String)>> {
     let mut sources = Vec::new();
     for prefix in ["", "tests/"] {
         let folder = source_folder().join(prefix);
@@ -123,7 +133,7 @@ fn read_folder_sources() -> Result<Vec<(String, Vec<u8>)>> {
             else {
                 continue;
             };
-            let source = fs::read(&path).with_context(|| format!("can't read {}", path.display()))?;
+            let source = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
             sources.push((format!("{prefix}{name}"), source));
         }
     }

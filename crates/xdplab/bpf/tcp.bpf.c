@@ -7,6 +7,7 @@
  * congestion window, which both programs set; whichever value stays is one of the two. Members have 64 bits, also those that
  * hold a sequence number, so that each is read and written at once. */
 #include "bpf.h"
+#include "pace.h"
 
 #define bpf_ntohl(x) __builtin_bswap32(x)
 #define READ(x) (*(volatile __u64 *)&(x))
@@ -47,6 +48,9 @@ struct plan {
 	__u64 wscale;
 	__u64 packet_limit; /* Segments to send, those sent again among them; 0 for none. */
 	__u64 byte_limit; /* Bytes to send once; 0 for none. */
+	__u64 burst; /* So many segments leave as scheduled; 0: as fast as can be. */
+	__u64 gap_ns; /* From burst to burst, and 2^-32 ns. */
+	__u64 gap_fraction;
 	__u64 header[HEADER_WORDS];
 };
 
@@ -83,6 +87,7 @@ struct sends {
 	__u64 losses; /* Those that were acted upon. */
 	__u64 seen_acked;
 	__u64 moved_at;
+	struct pacer pacer;
 };
 
 #define ONE(member)                                                                                                    \
@@ -322,10 +327,14 @@ SEC("xdp.frags") int send(struct xdp_md *ctx)
 	tcp = data + (plan->tcp_offset & 63);
 	if ((void *)(tcp + 1) > data_end)
 		return XDP_ABORTED;
+	if (plan->burst && !is_time(&sends->pacer, 0))
+		return XDP_DROP;
 	if (!next_segment(plan, acks, sends, &seq)) {
 		WRITE(sends->blocked, sends->blocked + 1);
 		return XDP_DROP;
 	}
+	if (plan->burst)
+		depart(&sends->pacer, plan->burst, plan->gap_ns, plan->gap_fraction);
 	/* Pages are recycled, and with them what receivers wrote into headers. */
 	for (int i = 0; i < HEADER_WORDS; i++)
 		words[i] = plan->header[i];

@@ -2,17 +2,12 @@
 /* Run by BPF_PROG_TEST_RUN with live frames: sends traffic out of a device. What a run does not need is behind a constant
  * and removed by the verifier. Each thread has an object of its own and stays on one CPU, so the state needs no locks. */
 #include "bpf.h"
+#include "pace.h"
 
 static long (*const bpf_xdp_adjust_tail)(struct xdp_md *xdp, int delta) = (void *)65;
-static long (*const bpf_loop)(__u32 loops, void *callback, void *context, __u64 flags) = (void *)181;
 
 /* Fits a live frame (a page less its headers), and no more than 2^12. */
 enum { FRAME_MAX = 4080 };
-/* Steps of a wait in one run, some 50 us: then the kernel gets its chance to see signals and to let others run. */
-enum { WAIT_STEPS = 2048 };
-/* Buckets of the gaps between departures: each ns up to 255, then 128 for each doubling, up to 4 s. */
-enum { GAP_BUCKETS = 3456 };
-
 /* Frames are sent in turn; 0: they are the one that the kernel is given. */
 const volatile __u32 templates_count = 0;
 /* Length of the frame that the kernel is given, the longest of all. */
@@ -51,20 +46,6 @@ struct {
 	__type(value, struct template);
 } templates SEC(".maps");
 
-struct gaps {
-	__u64 bursts;
-	__u64 first_ns;
-	__u64 last_ns;
-	__u64 buckets[GAP_BUCKETS];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct gaps);
-} gaps SEC(".maps");
-
 /* The device; by bpf_redirect() the kernel would look it up for each frame. */
 struct {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
@@ -77,10 +58,7 @@ struct {
 struct state {
 	__u64 packets; /* read by user space as the first word */
 	__u64 scheduled;
-	__u64 due_ns;
-	__u64 due_fraction;
-	__u64 now_ns;
-	__u32 in_burst;
+	struct pacer pacer;
 	__u32 template;
 	__u32 dst_port, src_port;
 	__u32 dst_addr, src_addr;
@@ -173,62 +151,15 @@ static __always_inline int write_template(struct xdp_md *ctx)
 	return varies() ? vary(ctx, next->udp_sum, next->ip_sum) : 0;
 }
 
-static long is_due(__u64 index, void *context)
-{
-	state.now_ns = bpf_ktime_get_ns();
-	return state.now_ns >= state.due_ns;
-}
-
-static __always_inline void count_departure(void)
-{
-	__u32 zero = 0, shift = 0, above;
-	struct gaps *counts = bpf_map_lookup_elem(&gaps, &zero);
-	__u64 gap;
-
-	if (!counts)
-		return;
-	gap = state.now_ns - counts->last_ns;
-	counts->last_ns = state.now_ns;
-	if (!counts->bursts++) {
-		counts->first_ns = state.now_ns;
-		return;
-	}
-	if (gap > 0xffffffff)
-		gap = 0xffffffff;
-	above = gap >> 8;
-	if (above >= 1 << 16) { above >>= 16; shift += 16; }
-	if (above >= 1 << 8) { above >>= 8; shift += 8; }
-	if (above >= 1 << 4) { above >>= 4; shift += 4; }
-	if (above >= 1 << 2) { above >>= 2; shift += 2; }
-	if (above >= 1 << 1) { above >>= 1; shift += 1; }
-	shift += above;
-	gap = (shift << 7) + (gap >> shift);
-	if (gap < GAP_BUCKETS)
-		counts->buckets[gap]++;
-}
-
-/* Waits until the next burst is due. Not 0: it is not yet, or all has been sent. */
+/* Waits until the next frame is due. Not 0: it is not yet, or all have been sent. */
 static __always_inline int wait(void)
 {
-	if (state.in_burst > 0) {
-		state.in_burst--;
-		return 0;
-	}
-	if (state.scheduled >= limit[0])
+	__u64 left = limit[0] - state.scheduled;
+
+	if (!left || !is_time(&state.pacer, schedule[2]))
 		return -1;
-	if (!state.due_ns)
-		state.due_ns = bpf_ktime_get_ns() + schedule[2];
-	bpf_loop(WAIT_STEPS, is_due, NULL, 0);
-	if (state.now_ns < state.due_ns)
-		return -1;
-	count_departure();
-	state.due_fraction += schedule[1];
-	state.due_ns += schedule[0] + (state.due_fraction >> 32);
-	state.due_fraction &= 0xffffffff;
-	state.in_burst = burst - 1;
-	if (state.in_burst >= limit[0] - state.scheduled)
-		state.in_burst = limit[0] - state.scheduled - 1;
-	state.scheduled += state.in_burst + 1;
+	depart(&state.pacer, left < burst ? left : burst, schedule[0], schedule[1]);
+	state.scheduled++;
 	return 0;
 }
 

@@ -130,7 +130,11 @@ impl Bench<'_> {
         }
         let end = device.end(total, ended_by)?;
         let generated = generator.stop()?.per_cpu;
-        Ok(Counted { live: LiveRun { start, intervals: intervals.0, end: Some(end) }, generated, placement })
+        Ok(Counted {
+            live: LiveRun { start, intervals: intervals.0, sessions: Vec::new(), end: Some(end) },
+            generated,
+            placement,
+        })
     }
 
     fn traffic(&self) -> LiveFramesSpec {

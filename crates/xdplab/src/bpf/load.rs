@@ -29,12 +29,13 @@ pub struct Object {
     pub without_frags: bool,
 }
 
+static BTF: OnceLock<std::result::Result<Btf, String>> = OnceLock::new();
+
 /// This kernel's types, read once in a process: parsing them takes a tenth of a second.
 ///
 /// # Errors
 /// `/sys/kernel/btf/vmlinux` is not there (kernel built without `CONFIG_DEBUG_INFO_BTF`) or can't be read.
 pub fn kernel_btf() -> Result<&'static Btf> {
-    static BTF: OnceLock<std::result::Result<Btf, String>> = OnceLock::new();
     BTF.get_or_init(|| Btf::from_sys_fs().map_err(|error| error.to_string())).as_ref().map_err(|error| {
         Error::unsupported("read this kernel's types from /sys/kernel/btf/vmlinux", error.clone())
             .remedy("use a kernel with CONFIG_DEBUG_INFO_BTF=y")
@@ -44,8 +45,15 @@ pub fn kernel_btf() -> Result<&'static Btf> {
 /// Begins to read this kernel's types on a thread of its own, for a command that needs them soon: the loader reads them once
 /// more by itself, and both take most of the time in which a command starts.
 pub(crate) fn read_types_ahead() {
-    // Without the thread they are read when they are needed.
-    drop(thread::Builder::new().spawn(|| kernel_btf().is_ok()));
+    if thread::Builder::new().spawn(|| kernel_btf().is_ok()).is_err() {
+        // Then here; whoever needs them hears what went wrong.
+        drop(kernel_btf());
+    }
+}
+
+/// Whether they have been read, or can't be: whoever needs them waits no longer.
+pub(crate) fn types_are_read() -> bool {
+    BTF.get().is_some()
 }
 
 /// Whether this kernel takes XDP programs with frags (`BPF_F_XDP_HAS_FRAGS`, kernel 5.18): tried once in a process.

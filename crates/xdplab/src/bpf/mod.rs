@@ -4,7 +4,9 @@ mod load;
 mod loader;
 
 pub use load::{Object, describe_load_error, kernel_btf, load, program, take_map, takes_frags};
-pub(crate) use load::{Settings, load_with, map_error, possible_cpus, read_types_ahead, sum_per_cpu, with_causes};
+pub(crate) use load::{
+    Settings, load_with, map_error, possible_cpus, read_types_ahead, sum_per_cpu, types_are_read, with_causes,
+};
 
 use aya_obj::generated::{bpf_attach_type, bpf_prog_type};
 
@@ -85,11 +87,13 @@ mod tests {
     fn the_manifest_describes_the_sources_that_stand_beside_the_objects() {
         use sha2::{Digest, Sha256};
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/bpf/");
-        let header = std::fs::read(format!("{folder}bpf.h")).unwrap();
+        let read = |name: &str| std::fs::read_to_string(format!("{folder}{name}")).unwrap();
         for object in ALL {
-            let source = std::fs::read(format!("{folder}{}", object.name.replace(".bpf.o", ".bpf.c"))).unwrap();
+            let source = read(&object.name.replace(".bpf.o", ".bpf.c"));
+            let headers = source.lines().filter_map(|line| line.strip_prefix("#include \"")?.strip_suffix('"'));
+            let headers: String = headers.map(read).collect();
             let hash: String =
-                Sha256::digest([source, header.clone()].concat()).iter().map(|byte| format!("{byte:02x}")).collect();
+                Sha256::digest(source.clone() + &headers).iter().map(|byte| format!("{byte:02x}")).collect();
             let entry = MANIFEST.split_once(&format!("[objects.\"{}\"]", object.name)).unwrap().1;
             assert!(
                 entry.split_once("source_sha256 = \"").unwrap().1.starts_with(&hash),

@@ -141,7 +141,7 @@ impl<'a> Teller<'a> {
         let event = json(&Event::Start(&start))?;
         let record = options.record.is_some().then(|| {
             let record = Record::begin(Environment::read(), start.argv.clone());
-            (record, LiveRun { start, intervals: Vec::new(), end: None })
+            (record, LiveRun { start, intervals: Vec::new(), sessions: Vec::new(), end: None })
         });
         let mut teller = Self { options, lines: Box::new(lines), extended: options.extended, record };
         teller.write_record()?;

@@ -77,7 +77,7 @@ pub struct Gaps {
     pub departures_per_s: f64,
 }
 
-/// Buckets: `GAP_BUCKETS` in `bpf/trafficgen.bpf.c`.
+/// Buckets: `GAP_BUCKETS` in `bpf/pace.h`.
 pub const GAP_BUCKETS: usize = 3456;
 
 impl Rate {
@@ -166,6 +166,23 @@ impl GapCounts {
     #[must_use]
     pub fn new(buckets: Vec<u64>, departures: Departures) -> Self {
         Self { buckets, departures: vec![departures] }
+    }
+
+    /// None yet, of a thread that counts its own by [`GapCounts::depart`].
+    #[must_use]
+    pub(super) fn none() -> Self {
+        Self::new(vec![0; GAP_BUCKETS], Departures::default())
+    }
+
+    /// Counts a departure of the first thread.
+    pub(super) fn depart(&mut self, at_ns: u64) {
+        let Some(Departures { bursts, first_ns, last_ns }) = self.departures.first_mut() else { return };
+        if *bursts == 0 {
+            *first_ns = at_ns;
+        } else {
+            self.buckets[Self::bucket(at_ns.saturating_sub(*last_ns))] += 1;
+        }
+        (*bursts, *last_ns) = (*bursts + 1, at_ns);
     }
 
     /// The bucket of a gap.
@@ -283,6 +300,17 @@ mod tests {
             let middle = GapCounts::middle(bucket);
             prop_assert!(middle.abs_diff(gap) <= gap / 128, "{gap} in {bucket}, {middle}");
         }
+    }
+
+    #[test]
+    fn departures_one_by_one_give_their_gaps() {
+        let mut counts = GapCounts::none();
+        for at_us in [5, 15, 25, 125] {
+            counts.depart(at_us * 1_000);
+        }
+        let gaps = counts.percentiles().unwrap();
+        assert_eq!((gaps.count, gaps.departures_per_s.round()), (3, 25_000.0), "3 in 120 us");
+        assert!(gaps.p50_ns.abs_diff(10_000) < 100 && gaps.max_ns.abs_diff(100_000) < 800, "{gaps:?}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::packet::MacAddr;
+use crate::packet::{MacAddr, Vlan, VlanTag};
 use crate::sys::interrupt;
 
 /// Where the module's files are for the network namespace of the calling thread; /proc/net is that of the process's first one.
@@ -49,6 +49,9 @@ pub struct PktgenSpec {
     pub dst_ports: Option<(u16, u16)>,
     /// Fill in UDP checksums.
     pub udp_checksum: bool,
+    /// VLAN tags.
+    #[serde(default)]
+    pub vlan: Vlan,
     /// Threads, each on the CPU of its number.
     pub threads: u32,
     /// The number of the first thread.
@@ -255,6 +258,7 @@ impl PktgenSpec {
         let refuse = |why: String, remedy: &str| Err(Error::usage("send by the kernel's pktgen", why).remedy(remedy));
         // The shortest frame with the headers and pktgen's own 16 bytes that it still makes whole.
         let shortest = if self.destination.0.is_ipv4() { 14 + 20 + 8 + 16 } else { 14 + 40 + 8 + 16 };
+        let shortest = shortest + self.vlan.len() as u32; // At most 8.
         if self.size < shortest {
             return refuse(
                 format!("{} bytes can't hold the headers and pktgen's own", self.size),
@@ -297,6 +301,14 @@ impl PktgenSpec {
         }
         if let Some((first, last)) = self.dst_ports {
             commands.extend(["flag UDPDST_RND".to_owned(), set("udp_dst_min", first), set("udp_dst_max", last)]);
+        }
+        let tag = |prefix: &str, VlanTag { id, priority }: VlanTag| {
+            [set(&format!("{prefix}vlan_id"), id), set(&format!("{prefix}vlan_p"), priority)]
+        };
+        match self.vlan {
+            Vlan::None => {}
+            Vlan::Tagged(only) => commands.extend(tag("", only)),
+            Vlan::QinQ { outer, inner } => commands.extend([tag("", inner), tag("s", outer)].concat()),
         }
         if self.udp_checksum {
             commands.push("flag UDPCSUM".into());
@@ -397,6 +409,7 @@ mod tests {
             dst_mac: MacAddr([2, 0, 0, 0, 0, 2]),
             dst_ports: None,
             udp_checksum: false,
+            vlan: Vlan::None,
             threads: 1,
             first_thread: 0,
             clones: 0,
@@ -497,6 +510,8 @@ mod tests {
             destination: (v6, v6),
             dst_ports: Some((433, 444)),
             udp_checksum: true,
+            vlan: Vlan::QinQ { outer: VlanTag { id: 100, priority: 1 }, inner: VlanTag { id: 7, priority: 0 } },
+            size: 86,
             clones: 7,
             delay_ns: 1000,
             rate_pps: Some(5_000),
@@ -512,7 +527,7 @@ mod tests {
             "delay 1000",
             "dst6 2001:2::2",
             "flag UDPDST_RND\nudp_dst_min 433\nudp_dst_max 444",
-            "flag UDPCSUM",
+            "vlan_id 7\nvlan_p 0\nsvlan_id 100\nsvlan_p 1\nflag UDPCSUM",
             "udp_src_min 9\nudp_src_max 9",
             "ratep 5000",
             "xmit_mode netif_receive\nburst 2",
@@ -576,6 +591,7 @@ mod tests {
         let (low, high): (IpAddr, IpAddr) = ("10.0.0.1".parse().unwrap(), "10.0.0.9".parse().unwrap());
         for (spec, word) in [
             (PktgenSpec { size: 57, ..spec() }, "57 bytes"),
+            (PktgenSpec { size: 61, vlan: Vlan::Tagged(VlanTag { id: 1, priority: 0 }), ..spec() }, "61 bytes"),
             (PktgenSpec { destination: (high, low), ..spec() }, "no range"),
             (PktgenSpec { mode: XmitMode::QueueXmit, burst: 2, ..spec() }, "one by one"),
             (PktgenSpec { threads: 0, ..spec() }, "0 threads"),

@@ -29,8 +29,8 @@ pub struct TrafficSpec {
 /// `struct template` in `bpf/trafficgen.bpf.c`, in words of the machine.
 const TEMPLATE_LEN: usize = 16 + TrafficSpec::MAX_FRAME;
 
-/// The gaps that a program counts.
-pub(super) struct GapMap(Array<MapData, [u64; 3 + GAP_BUCKETS]>);
+/// The gaps that a program counts, `struct gaps` in `bpf/pace.h`.
+pub(super) struct GapMap(pub(super) Array<MapData, [u64; 3 + GAP_BUCKETS]>);
 
 impl GapMap {
     pub(super) fn read(&self) -> Result<GapCounts> {
@@ -41,7 +41,7 @@ impl GapMap {
 }
 
 /// `struct state` in `bpf/trafficgen.bpf.c`, in words.
-const STATE_WORDS: usize = 8;
+const STATE_WORDS: usize = 9;
 
 /// What a program keeps of itself.
 pub(super) struct StateMap(Array<MapData, [u64; STATE_WORDS]>);

@@ -2,6 +2,7 @@
 
 use super::readings;
 use crate::netlink::{LinkInfo, Rtnl};
+use crate::packet::MacAddr;
 use crate::reading::Reading;
 
 /// The counter of who receives what an interface sends: a second opinion on every sender's own count.
@@ -28,6 +29,17 @@ impl Delivery {
     /// The receiver, where it can be seen.
     pub(super) fn peer(&self) -> Option<&LinkInfo> {
         self.is_peer.then_some(&self.before)
+    }
+
+    /// Says so where the receiver's stack ignores frames with this destination address; an XDP program takes any.
+    pub(super) fn ignored(&self, frame: &[u8]) -> Option<String> {
+        let peer = self.peer().filter(|peer| peer.xdp.is_empty())?;
+        let (own, to) = (peer.mac?, MacAddr(*frame.first_chunk()?));
+        let is_group = to.0[0] & 1 == 1;
+        let name = &peer.name;
+        (!is_group && own != to).then(|| {
+            format!("{name} has no XDP program, and its stack ignores what is sent to {to} instead of {own}: --dst-mac {own}")
+        })
     }
 
     /// Packets since the beginning, and whose counter says so.

@@ -26,7 +26,7 @@ pub enum Event<'a> {
 }
 
 /// What a sink received from one sender.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReceivedSession {
     /// Who sent it.
     pub from: std::net::SocketAddr,
@@ -34,6 +34,15 @@ pub struct ReceivedSession {
     pub bare: bool,
     /// What came.
     pub received: Reading<EndReport>,
+}
+
+/// A server that receives what `trafficgen socket` and `tcp` send.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SinkStart {
+    /// Where it waits.
+    pub address: std::net::SocketAddr,
+    /// The CPUs that receiving threads stay on, in turn; none where they are not kept on any.
+    pub cpus: Vec<usize>,
 }
 
 /// What was attached where.
@@ -69,6 +78,9 @@ pub struct Start {
     /// What the kernel's pktgen was told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pktgen: Option<PktgenSpec>,
+    /// A server that receives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sink: Option<SinkStart>,
     /// Wall clock of the first reading, RFC 3339.
     pub started: String,
 }
@@ -147,6 +159,7 @@ impl Start {
             socket: None,
             tcp: None,
             pktgen: None,
+            sink: None,
             started: String::new(),
         }
     }
@@ -241,6 +254,9 @@ pub struct LiveRun {
     pub start: Start,
     /// The intervals, in order; together they are the total.
     pub intervals: Vec<Interval>,
+    /// What a sink has received, sender by sender.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub sessions: Vec<ReceivedSession>,
     /// The end; absent while it goes on.
     pub end: Option<End>,
 }

@@ -15,6 +15,7 @@ mod interval;
 mod ledger;
 mod monitor;
 mod pktgen;
+mod preflight;
 mod readings;
 mod receiver;
 mod redirect;
@@ -42,7 +43,8 @@ pub use cpu_cost::CpuCost;
 pub use cpumap::{CpumapCounters, CpumapInterval, Enqueues, Kthreads};
 pub use cpumap_device::CpumapDevice;
 pub use event::{
-    Attached, End, EndedBy, Event, InterfaceCounted, LiveRun, ReceivedSession, SCHEMA, Start, Target, XskStart,
+    Attached, End, EndedBy, Event, InterfaceCounted, LiveRun, ReceivedSession, SCHEMA, SinkStart, Start, Target,
+    XskStart,
 };
 pub use interval::{
     Exceptions, FlowTransmitted, Interval, Received, RedirectErrors, Redirects, Transmitted, WallClock,

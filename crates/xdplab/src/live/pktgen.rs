@@ -118,6 +118,7 @@ impl Sender for PktgenSender {
         let interface = readings::counted_since(&mut self.rtnl, &self.link);
         let pktgen = Some(self.pktgen.results().into());
         let ended_by = match &ended_by {
+            EndedBy::Signal(_) if total.period_s < SHORTEST_JUDGED => ended_by,
             EndedBy::Duration | EndedBy::Count | EndedBy::Signal(_) if packets == 0 && !self.keep_going => {
                 EndedBy::Failed(format!("the driver of {} took no packet", self.link.name))
             }

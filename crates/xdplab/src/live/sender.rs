@@ -9,15 +9,18 @@ use super::cpu_cost::CpuCost;
 use super::delivery::Delivery;
 use super::event::{End, EndedBy, Start, Target};
 use super::interval::Interval;
-use super::ledger::Account;
+use super::ledger::{Account, settled};
+use super::preflight::{link_fault, must_be_up, must_fit, must_take_frames, must_take_frames_as_it_is, or_note};
 use super::readings;
 use super::redirect::{Pass, features};
 use super::sent::{Scaling, Sender, Sending, SendingEnd, SendingThread, SentBy, SentCounters};
 use super::session::Source;
+use super::signals::Signals;
+use crate::bpf;
 use crate::error::{Error, Result};
 use crate::generator::{Gaps, LiveFrames, Pace, Rate, TrafficSpec};
 use crate::host;
-use crate::netlink::{LinkInfo, Rtnl, XdpFeature};
+use crate::netlink::{LinkInfo, Rtnl};
 use crate::observe::{Figure, Interface, Observers, Watch};
 use crate::packet::Traffic;
 use crate::reading::Reading;
@@ -30,8 +33,8 @@ pub(super) const LOOPBACK: u32 = 1;
 pub(super) const ARRIVES_WITHIN: Duration = Duration::from_millis(500);
 /// How long the first of several threads sends alone, of which the first third does not count.
 pub(super) const ALONE: Duration = Duration::from_millis(300);
-/// Two counters that differ by less agree: others may send through the interface too.
-const AGREE_WITHIN: (u64, f64) = (64, 0.001);
+/// Why there was no trial.
+pub(super) const INTERRUPTED: &str = "a signal ended the command before";
 /// A rate within this share of the one asked for was kept.
 const KEPT_WITHIN: f64 = 0.001;
 /// A thread that sends may have to wait for its CPU so long, in seconds.
@@ -93,6 +96,7 @@ impl LiveSender {
     /// frames or none so long, or the trial frame did not arrive (unless `keep_going`).
     pub fn open(spec: SendSpec) -> Result<Self> {
         host::require_privileges()?;
+        bpf::read_types_ahead();
         let mut rtnl = Rtnl::open()?;
         let target = rtnl.link_by_name(&spec.interface)?;
         if !spec.force {
@@ -101,15 +105,16 @@ impl LiveSender {
         let threads = spec.cpus.len();
         let pps = spec.rate.map(|rate| rate.pps(spec.traffic.mean_wire_len()));
         let pace = pps.map(|pps| Pace::new(pps, threads, spec.burst, Pace::LIVE_FRAMES_SINGLY)).transpose()?;
-        must_be_up(&target)?;
+        let mut notes = Vec::new();
+        or_note(must_be_up(&target), spec.keep_going, &mut notes)?;
         must_fit(&target, &spec.traffic)?;
-        let pass = must_take_frames(&target)?;
+        let pass = or_note(must_take_frames(&target), spec.keep_going, &mut notes)?;
         let netns = NetNs::current()?;
         let watch = Watch {
             device: Interface { ifindex: LOOPBACK, netns: netns.inode() },
             xmit_to: Interface { ifindex: target.ifindex, netns: netns.inode() },
         };
-        let observers = Observers::attach_only(watch, &[Figure::RedirectErrors, Figure::Flows]).into();
+        let observers = observers_unless_interrupted(watch);
         let delivery = Delivery::of(&mut rtnl, &target);
         let mut sender = Self {
             pace,
@@ -125,7 +130,7 @@ impl LiveSender {
             first: None,
             trial: Reading::not_available("the packets are counted, and none is sent besides"),
             alone: None,
-            notes: Vec::new(),
+            notes,
             spec,
         };
         if sender.spec.count.is_none() {
@@ -168,6 +173,10 @@ impl LiveSender {
 
     /// Sends one frame and looks whether it arrives.
     fn try_one(&mut self) -> Result<()> {
+        if Signals::pending() {
+            self.trial = Reading::not_available(INTERRUPTED);
+            return Ok(());
+        }
         let before = self.read()?;
         let one = TrafficSpec { count: Some(1), ..self.first_thread() };
         LiveFrames::send(&one, &self.netns)?.wait()?;
@@ -193,10 +202,16 @@ impl LiveSender {
             let now = self.read().map_err(|error| error.to_string())?;
             let found = Trial::of(before, &now, &self.delivered());
             match found {
-                Trial::Refused(why) => return Err(format!("the trial frame was refused: {why}")),
+                Trial::Refused(why) => {
+                    let fault = self.fault().map_or_else(String::new, |fault| format!("; {fault}"));
+                    return Err(format!("the trial frame was refused: {why}{fault}"));
+                }
                 Trial::Arrived(how) => return Ok(Reading::Known(how)),
                 Trial::Unknown(why) => return Ok(Reading::not_available(why)),
-                Trial::Pending(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
+                Trial::Pending(_) if !Signals::sleep(Duration::from_millis(2)) => {
+                    return Ok(Reading::not_available(INTERRUPTED));
+                }
+                Trial::Pending(_) if Instant::now() < deadline => {}
                 Trial::Pending(where_to) => {
                     let why = self.fault().unwrap_or_else(|| "nobody says why".into());
                     return Err(format!("a trial frame {where_to}: {why}"));
@@ -207,14 +222,16 @@ impl LiveSender {
 
     /// The first of several threads alone, to compare all of them with.
     fn try_alone(&mut self) -> Result<()> {
-        if self.spec.cpus.len() == 1 || self.pace.is_some() {
+        if self.spec.cpus.len() == 1 || self.pace.is_some() || Signals::pending() {
             return Ok(());
         }
         let mut generator = LiveFrames::send(&self.first_thread(), &self.netns)?;
-        thread::sleep(ALONE / 3);
-        let (begin, packets) = (Instant::now(), generator.sent()?.packets);
-        thread::sleep(ALONE / 3 * 2);
-        self.alone = PacketsPerSec::of(generator.sent()?.packets - packets, begin.elapsed());
+        if Signals::sleep(ALONE / 3) {
+            let (begin, packets) = (Instant::now(), generator.sent()?.packets);
+            if Signals::sleep(ALONE / 3 * 2) {
+                self.alone = PacketsPerSec::of(generator.sent()?.packets - packets, begin.elapsed());
+            }
+        }
         generator.end()?;
         // What is on its way belongs to no reading that follows.
         thread::sleep(Duration::from_millis(20));
@@ -304,19 +321,6 @@ impl LiveSender {
         })
     }
 
-    /// The accounts, once nothing is on its way any more.
-    fn settle(&mut self) -> Result<Vec<Reading<Account>>> {
-        let deadline = Instant::now() + ARRIVES_WITHIN;
-        loop {
-            let accounts = self.accounts()?;
-            let balanced = |account: &Reading<Account>| account.known().is_none_or(|account| account.residual == 0);
-            if accounts.iter().all(balanced) || Instant::now() >= deadline {
-                return Ok(accounts);
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-
     fn accounts(&mut self) -> Result<Vec<Reading<Account>>> {
         let Some(first) = self.first.clone() else { return Ok(Vec::new()) };
         let interval = Interval::between(&first, &self.read()?, false, &super::WallClock::start(first.at));
@@ -339,6 +343,14 @@ impl LiveSender {
         });
         Ok(vec![by_program, by_receiver])
     }
+}
+
+/// What counts redirects and their errors, once this kernel's types have been read; they take most of the time until it starts.
+pub(super) fn observers_unless_interrupted(watch: Watch) -> Reading<Observers> {
+    if !Signals::await_that(bpf::types_are_read) {
+        return Reading::not_available(INTERRUPTED);
+    }
+    Observers::attach_only(watch, &[Figure::RedirectErrors, Figure::Flows]).into()
 }
 
 /// What is known of the trial frame.
@@ -393,28 +405,6 @@ pub(super) fn refusals(interval: &Interval) -> Vec<String> {
     refusals
 }
 
-/// Refuses an interface that is down.
-pub(super) fn must_be_up(target: &LinkInfo) -> Result<()> {
-    let name = &target.name;
-    if target.up {
-        return Ok(());
-    }
-    Err(Error::invalid(format!("send packets out of {name}"), "it is down (ENETDOWN)")
-        .remedy(format!("ip link set {name} up")))
-}
-
-/// What is wrong with an interface, if it shows it.
-pub(super) fn link_fault(rtnl: &mut Rtnl, ifindex: u32) -> Option<String> {
-    match rtnl.link_by_index(ifindex) {
-        Err(error) => Some(error.to_string()),
-        Ok(link) if !link.up => Some(format!("{} is down (ENETDOWN)", link.name)),
-        Ok(link) if !link.oper_up && link.kind.as_deref() == Some("veth") => {
-            Some(format!("{} has no carrier, since its peer is down", link.name))
-        }
-        Ok(_) => None,
-    }
-}
-
 /// Whether packets left at the rate asked for.
 pub(super) fn is_kept(pace: Pace, gaps: &Gaps) -> bool {
     (gaps.departures_per_s * f64::from(pace.burst) / pace.pps - 1.0).abs() < KEPT_WITHIN
@@ -429,58 +419,6 @@ pub(super) fn disagreement(account: &Account, ended_by: EndedBy) -> EndedBy {
         }
         other => other,
     }
-}
-
-/// Refuses frames that are longer than the kernel redirects to the interface (`xdp_ok_fwd_dev()`, net/core/dev.h).
-pub(super) fn must_fit(target: &LinkInfo, traffic: &Traffic) -> Result<()> {
-    const HEADERS: usize = crate::packet::ETHERNET_HEADER_LEN + crate::packet::VLAN_TAG_LEN;
-    let longest = traffic.longest().len();
-    let limit = target.mtu as usize + HEADERS;
-    if longest <= limit {
-        return Ok(());
-    }
-    let name = &target.name;
-    let what = format!("send frames of {longest} bytes without FCS out of {name}");
-    let needed = longest - HEADERS;
-    Err(Error::usage(
-        what,
-        format!("its MTU is {}, so that longer ones than {limit} are refused (EMSGSIZE)", target.mtu),
-    )
-    .remedy(format!("send shorter ones, or ip link set {name} mtu {needed}, its peer too")))
-}
-
-/// Makes sure that the interface takes redirected frames by what the kernel says of it, if need be with a program of ours
-/// on it, as many drivers want it. A program that is there is left alone.
-fn must_take_frames(target: &LinkInfo) -> Result<Option<Pass>> {
-    let Err(deaf) = must_take_frames_as_it_is(target) else { return Ok(None) };
-    if !target.xdp.is_empty() {
-        return Err(deaf);
-    }
-    let Ok(pass) = Pass::attach(target) else { return Err(deaf) };
-    must_take_frames_as_it_is(target).map(|()| Some(pass)).map_err(|_still| deaf)
-}
-
-/// The same with what is there.
-pub(crate) fn must_take_frames_as_it_is(target: &LinkInfo) -> Result<()> {
-    let Reading::Known(features) = features(target.ifindex) else { return Ok(()) };
-    if features.contains(&XdpFeature::NdoXmit) {
-        return Ok(());
-    }
-    let LinkInfo { name, ifindex, .. } = target;
-    // Scripts look for the sentence after the colon.
-    let what = format!("send packets out of {name} (ifindex {ifindex})");
-    let sentence = format!("Interface {name} does not support sending packets via XDP.");
-    Err(match (target.kind.as_deref() == Some("veth"), features.is_empty()) {
-        (true, false) => Error::unsupported(what, format!("{sentence} Its peer has no NAPI (EOPNOTSUPP)")).remedy(
-            "attach a native XDP program to the peer, or turn its GRO on while it is up: ethtool -K PEER gro on",
-        ),
-        (true, true) => {
-            Error::unsupported(what, format!("{sentence} It has fewer RX queues than its peer has TX queues"))
-                .remedy(format!("give it more: ethtool -L {name} rx N"))
-        }
-        (false, _) => Error::unsupported(what, format!("{sentence} Its driver has no ndo_xdp_xmit now (EOPNOTSUPP)"))
-            .remedy("use xsk-udp or socket"),
-    })
 }
 
 impl Source for LiveSender {
@@ -564,6 +502,7 @@ impl Sender for LiveSender {
             passes: self.pass.is_some(),
         };
         let mut notes = self.notes.clone();
+        notes.extend(self.delivery.known().and_then(|delivery| delivery.ignored(self.spec.traffic.longest())));
         if let Reading::NotAvailable { why } = &target.xdp_features {
             notes.push(format!("whether {name} takes redirected frames is not known: {why}"));
         }
@@ -590,9 +529,9 @@ impl Sender for LiveSender {
         if self.costs.is_empty() {
             self.stop()?;
         }
-        let ledger = self.settle()?;
+        let ledger = settled(ARRIVES_WITHIN, || self.accounts())?;
         let interface = readings::counted_since(&mut self.rtnl, &self.target);
-        let ended_by = match ledger.iter().filter_map(Reading::known).find(|account| !agrees(account)) {
+        let ended_by = match ledger.iter().filter_map(Reading::known).find(|account| !account.agrees()) {
             Some(account) if !self.spec.keep_going => disagreement(account, ended_by),
             _ => ended_by,
         };
@@ -611,10 +550,4 @@ impl Sender for LiveSender {
             ..End::new(total, ended_by)
         })
     }
-}
-
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a count")]
-pub(super) fn agrees(account: &Account) -> bool {
-    let (packets, share) = AGREE_WITHIN;
-    account.residual.unsigned_abs() <= packets.max((account.packets as f64 * share) as u64)
 }

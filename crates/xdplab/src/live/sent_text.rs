@@ -109,15 +109,7 @@ pub(super) fn sent_text(sent: &Sent, end: &SendingEnd) -> String {
     if let Some(Nanos(ns)) = sent.ns_per_packet {
         text += &entry("ns per packet", format!("{ns:<10.2} (period / packets)"));
     }
-    if let Some((PacketsPerSec(asked), gaps)) = end.asked.zip(sent.gaps) {
-        let pps = gaps.departures_per_s * f64::from(end.burst);
-        let off = (pps / asked - 1.0) * 100.0;
-        let between = "from the first departure to the last";
-        text += &entry("Rate", format!("{pps:.1} of {asked:.1} packets/s asked for, {off:+.3} %, {between}"));
-    }
-    if let Some(gaps) = &sent.gaps {
-        text += &entry("Gaps", gaps_text(gaps));
-    }
+    text += &rate_text(sent, end);
     let several = end.threads.len() > 1;
     if several {
         for (thread, sender) in end.threads.iter().zip(&sent.senders) {
@@ -132,13 +124,23 @@ pub(super) fn sent_text(sent: &Sent, end: &SendingEnd) -> String {
     text
 }
 
+/// How a rate was kept.
+pub(super) fn rate_text(sent: &Sent, end: &SendingEnd) -> String {
+    let Some((PacketsPerSec(asked), gaps)) = end.asked.zip(sent.gaps) else { return String::new() };
+    let pps = gaps.departures_per_s * f64::from(end.burst);
+    let off = (pps / asked - 1.0) * 100.0;
+    let between = "from the first departure to the last";
+    entry("Rate", format!("{pps:.1} of {asked:.1} packets/s asked for, {off:+.3} %, {between}"))
+        + &entry("Gaps", gaps_text(&gaps))
+}
+
 fn bits_on_the_wire(sent: &Sent) -> String {
     let bits = (sent.bytes + sent.packets * FCS_LEN as u64) * 8;
     let rate = PacketsPerSec::of(bits, std::time::Duration::from_secs_f64(sent.period_s));
     rate.map_or_else(|| "-".into(), |PacketsPerSec(bits)| format!("{:.3} Mbit/s on the wire with FCS", bits / 1e6))
 }
 
-fn gaps_text(gaps: &Gaps) -> String {
+pub(super) fn gaps_text(gaps: &Gaps) -> String {
     let us = |ns: u64| format!("{:.2}", ns as f64 / 1e3);
     format!(
         "p50 {} us, p99 {} us, p99.9 {} us, longest {} us between {} departures",

@@ -2,7 +2,8 @@
 
 use std::fs;
 use std::os::fd::AsFd as _;
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
@@ -51,6 +52,24 @@ impl Signals {
     pub fn pending() -> bool {
         const ENDING: [Signal; 3] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP];
         ENDING.iter().any(|signal| is_in("ShdPnd:", *signal) || is_in("SigPnd:", *signal))
+    }
+
+    /// Sleeps, but not on once a signal that ends commands is pending; whether none is.
+    pub(super) fn sleep(time: Duration) -> bool {
+        let end = Instant::now() + time;
+        Self::await_that(|| Instant::now() >= end)
+    }
+
+    /// Waits for `condition`, or for a signal that ends commands; whether it was not a signal.
+    pub(super) fn await_that(mut condition: impl FnMut() -> bool) -> bool {
+        const STEP: Duration = Duration::from_millis(2);
+        while !Self::pending() {
+            if condition() {
+                return true;
+            }
+            thread::sleep(STEP);
+        }
+        false
     }
 
     fn read(&self) -> Result<Option<Woken>> {

@@ -8,11 +8,13 @@ use serde::{Deserialize, Serialize};
 use super::counters::Counters;
 use super::event::{End, EndedBy, Start};
 use super::interval::Interval;
+use super::preflight::link_fault;
 use super::sent::{Sender, SentBy, SentCounters};
 use super::session::Source;
 use super::signals::Signals;
 use crate::error::{Error, Result};
 use crate::generator::socket::{self, Counts, Outcome, Protocol, SocketRun, SocketSpec};
+use crate::netlink::Rtnl;
 use crate::reading::Reading;
 use crate::topology::NetNs;
 
@@ -122,13 +124,30 @@ impl SocketSender {
     /// What is known of the reason why nothing arrives.
     fn reason(&self) -> String {
         let errors = self.outcome.as_ref().map(|outcome| outcome.sent.errors()).unwrap_or_default();
-        let errors: Vec<String> =
+        let mut why: Vec<String> =
             errors.iter().map(|(errno, count)| format!("{count} calls ended with {errno}")).collect();
-        match (errors.is_empty(), self.described.spec.protocol) {
-            (false, _) => errors.join(", "),
-            (true, Protocol::Tcp) => "the connection stands, and nothing is acknowledged".into(),
+        why.extend(self.way_fault());
+        match (why.is_empty(), self.described.spec.protocol) {
+            (false, _) => why.join(", "),
+            (true, Protocol::Tcp) => "the connection stands, and nothing is acknowledged (ETIMEDOUT in the end)".into(),
             (true, Protocol::Udp) => "the kernel takes the datagrams, and the sink gets none".into(),
         }
+    }
+
+    /// What is wrong with the way to the sink, if it shows here.
+    fn way_fault(&self) -> Option<String> {
+        let mut rtnl = Rtnl::open().ok()?;
+        let ifindex = match &self.described.spec.interface {
+            Some(name) => rtnl.link_by_name(name).map(|link| link.ifindex),
+            None => rtnl.route_to(self.described.to.ip()),
+        };
+        ifindex.map_or_else(|error| Some(error.to_string()), |ifindex| link_fault(&mut rtnl, ifindex))
+    }
+
+    /// Bytes or datagrams that are due in so many seconds; `None` without a rate.
+    fn due(&self, seconds: f64) -> Option<f64> {
+        let SocketStart { spec, size, .. } = &self.described;
+        spec.rate.map(|rate| seconds * socket::units_per_second(rate, spec.protocol, *size))
     }
 
     fn ended_by(&self) -> EndedBy {
@@ -153,12 +172,13 @@ impl SocketSender {
 impl Source for SocketSender {
     fn read(&mut self) -> Result<Counters> {
         let at = Instant::now();
-        if let Some(run) = &mut self.run {
-            let ask = at + NEARLY >= self.ask_at;
+        let ask = at + NEARLY >= self.ask_at;
+        // Between the ends of intervals nothing is told, and each look at a connection holds up its sender.
+        if let Some(run) = self.run.as_mut().filter(|_| ask) {
             while self.ask_at <= at + NEARLY {
                 self.ask_at += self.interval;
             }
-            match run.counts(ask && self.fault.is_none(), &Signals::pending) {
+            match run.counts(self.fault.is_none(), &Signals::pending) {
                 Ok(counts) => self.last = counts,
                 // The end is told with what was counted until then.
                 Err(error) => self.fault = Some(error),
@@ -177,8 +197,11 @@ impl Source for SocketSender {
 
     fn judge(&mut self, interval: &Interval) -> Result<()> {
         let Some(counted) = interval.socket.filter(|_| !self.keep_going) else { return Ok(()) };
-        let slow = self.described.spec.rate.is_some();
-        if counted.counts.received_bytes != Some(0) || counted.period_s < SHORTEST_JUDGED || slow {
+        let Counts { sent_bytes, received_bytes, .. } = counted.counts;
+        // Where nobody says what arrived, something must have been sent at least.
+        let arrived = received_bytes.unwrap_or(sent_bytes);
+        let slow = self.due(counted.period_s).is_some_and(|due| due < 3.0);
+        if arrived > 0 || counted.period_s < SHORTEST_JUDGED || slow {
             return Ok(());
         }
         let why = format!("nothing arrived in {:.1} s: {}", counted.period_s, self.reason());
@@ -218,7 +241,8 @@ impl Sender for SocketSender {
     fn end(&mut self, total: Interval, ended_by: EndedBy) -> Result<End> {
         self.stop()?;
         let outcome = self.outcome.take();
-        let failed = outcome.as_ref().filter(|_| !self.keep_going).and_then(fault);
+        let at_once = matches!(ended_by, EndedBy::Signal(_)) && total.period_s < SHORTEST_JUDGED;
+        let failed = outcome.as_ref().filter(|_| !self.keep_going && !at_once).and_then(fault);
         let ended_by = match (failed, &ended_by) {
             (Some(why), EndedBy::Duration | EndedBy::Count | EndedBy::Signal(_)) => EndedBy::Failed(why),
             _ => ended_by,

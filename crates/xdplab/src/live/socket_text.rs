@@ -6,6 +6,7 @@ use indicatif::HumanCount;
 
 use super::event::End;
 use super::interval::Interval;
+use super::sent_text::gaps_text;
 use super::text::{Lines, column, entry, rate};
 use crate::generator::socket::{EndReport, Ledger, MachineTime, Outcome, Protocol, StreamReport, TcpReport};
 use crate::reading::Reading;
@@ -93,6 +94,10 @@ pub fn end_text(verb: &str, end: &EndReport, extended: bool) -> String {
     }
     if end.streams.len() > 1 || extended {
         text.extend(end.streams.iter().map(|stream| stream_text(stream, end.period_s)));
+    }
+    for (stream, gaps) in end.streams.iter().enumerate().filter_map(|(index, stream)| Some((index, stream.gaps?))) {
+        let of = if end.streams.len() > 1 { format!("stream {stream}: ") } else { String::new() };
+        text += &entry("  gaps", format!("{of}{} (calls)", gaps_text(&gaps)));
     }
     for (errno, count) in end.errors() {
         text += &entry("  errors", format!("{} {errno}", HumanCount(count)));

@@ -2,7 +2,6 @@
 //! acknowledgements, by the kernel's tracepoints, and by who receives them.
 
 use std::net::SocketAddr;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -12,21 +11,25 @@ use super::cpu_cost::CpuCost;
 use super::delivery::Delivery;
 use super::event::{Attached, End, EndedBy, Start};
 use super::interval::Interval;
-use super::ledger::Account;
+use super::ledger::{Account, settled};
+use super::preflight::{must_be_up, must_take_frames_as_it_is};
 use super::readings;
-use super::sender::{LOOPBACK, must_take_frames_as_it_is, refusals};
-use super::sent::{Sender, SentBy, SentCounters};
+use super::sender::{LOOPBACK, is_kept, observers_unless_interrupted, refusals};
+use super::sent::{Sender, Sending, SendingEnd, SendingThread, SentBy, SentCounters};
 use super::session::Source;
 use super::signals::Signals;
 use crate::bpf;
 use crate::device::Attachment;
 use crate::error::{Error, Result};
+use crate::generator::Rate;
 use crate::generator::tcp::{Closed, TcpFlow, TcpFlowCounts, TcpFlowSpec};
 use crate::host;
 use crate::netlink::{LinkInfo, Rtnl, XdpMode};
-use crate::observe::{Figure, Interface, Observers, Watch};
+use crate::observe::{Interface, Observers, Watch};
+use crate::packet::FrameLengths;
 use crate::reading::Reading;
 use crate::topology::NetNs;
+use crate::units::PacketsPerSec;
 
 /// A segment that was sent has arrived or is lost after this time.
 const ARRIVES_WITHIN: Duration = Duration::from_millis(50);
@@ -34,9 +37,6 @@ const ARRIVES_WITHIN: Duration = Duration::from_millis(50);
 const THREAD_RUNS_WITHIN: Duration = Duration::from_secs(3);
 /// In less than this an acknowledgement need not have come.
 const SHORTEST_JUDGED: f64 = 0.5;
-/// Bytes before the payload of an IPv4 segment, and what IPv6 has more.
-const V4_HEADERS: u64 = 14 + 20 + 20;
-const V6_MORE: u64 = 20;
 
 /// What to send, and how.
 #[derive(Clone, Debug)]
@@ -57,6 +57,12 @@ pub struct TcpSendSpec {
     pub bytes: Option<u64>,
     /// Payload bytes of a segment; `None`: as many as can be.
     pub payload: Option<usize>,
+    /// No faster than this.
+    pub rate: Option<Rate>,
+    /// Segments that leave back to back where there is a rate.
+    pub burst: Option<u32>,
+    /// Time to live or hop limit.
+    pub ttl: u8,
     /// How long the handshake may take.
     pub timeout: Duration,
     /// Go on although nothing is acknowledged.
@@ -151,11 +157,13 @@ impl TcpSender {
     /// no redirected frames, or nobody answers.
     pub fn open(spec: TcpSendSpec) -> Result<Self> {
         host::require_privileges()?;
+        bpf::read_types_ahead();
         let mut rtnl = Rtnl::open()?;
         let link = rtnl.link_by_name(&spec.interface)?;
         if !spec.force {
             host::require_unused(&spec.interface)?;
         }
+        must_be_up(&link)?;
         let netns = NetNs::current()?;
         let mut flow = TcpFlow::load(TcpFlowSpec {
             to: spec.to,
@@ -167,6 +175,9 @@ impl TcpSender {
             count: spec.count,
             bytes: spec.bytes,
             payload: spec.payload,
+            rate: spec.rate,
+            burst: spec.burst,
+            ttl: spec.ttl,
             timeout: spec.timeout,
         })?;
         let channels_before = readings::channels(link.ifindex);
@@ -176,7 +187,7 @@ impl TcpSender {
             device: Interface { ifindex: LOOPBACK, netns: netns.inode() },
             xmit_to: Interface { ifindex: link.ifindex, netns: netns.inode() },
         };
-        let observers = Observers::attach_only(watch, &[Figure::RedirectErrors, Figure::Flows]).into();
+        let observers = observers_unless_interrupted(watch);
         flow.connect(&Signals::pending)?;
         let link = rtnl.link_by_index(link.ifindex)?;
         let attached = Attached {
@@ -207,9 +218,12 @@ impl TcpSender {
         })
     }
 
-    fn frame_len(&self) -> u64 {
-        let headers = V4_HEADERS + if self.spec.to.is_ipv6() { V6_MORE } else { 0 };
-        headers + self.flow.payload_len().unwrap_or(0) as u64
+    fn frame_lengths(&self) -> FrameLengths {
+        self.flow.frame_lengths(self.flow.payload_len().unwrap_or(0))
+    }
+
+    fn threads(&self) -> Vec<SendingThread> {
+        vec![SendingThread { cpu: self.spec.cpu, queue: None }]
     }
 
     fn accounts(&mut self) -> Result<Vec<Reading<Account>>> {
@@ -233,21 +247,12 @@ impl TcpSender {
         Ok(vec![by_program, by_receiver, Reading::Known(bytes)])
     }
 
-    /// The accounts, once nothing is on its way any more.
-    fn settle(&mut self) -> Result<Vec<Reading<Account>>> {
-        let deadline = Instant::now() + ARRIVES_WITHIN;
-        loop {
-            let accounts = self.accounts()?;
-            let balanced = |account: &Reading<Account>| account.known().is_none_or(|account| account.residual == 0);
-            if accounts.iter().all(balanced) || Instant::now() >= deadline {
-                return Ok(accounts);
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-    }
-
-    fn limiter(total: &Interval) -> Option<Reading<String>> {
+    fn limiter(&self, total: &Interval) -> Option<Reading<String>> {
         let counts = total.tcp?.counts;
+        let gaps = total.sent.as_ref().and_then(|sent| sent.gaps);
+        if self.flow.pace().zip(gaps).is_some_and(|(pace, gaps)| is_kept(pace, &gaps)) {
+            return Some(Reading::Known("the rate asked for".into()));
+        }
         let blocked = counts.blocked as f64 / (counts.blocked + counts.segments).max(1) as f64;
         Some(Reading::Known(if blocked < 0.05 {
             "the sending thread: its windows were seldom full".into()
@@ -263,7 +268,7 @@ impl Source for TcpSender {
     fn read(&mut self) -> Result<Counters> {
         let at = Instant::now();
         let counts = self.flow.counts()?;
-        let sent = SentBy { packets: counts.segments, bytes: counts.segments * self.frame_len() };
+        let sent = SentBy { packets: counts.segments, bytes: counts.segments * self.frame_lengths().l2 as u64 };
         let observers = self.observers.as_ref();
         let to = Interface { ifindex: self.link.ifindex, netns: self.netns.inode() };
         let from = Interface { ifindex: LOOPBACK, netns: self.netns.inode() };
@@ -271,7 +276,7 @@ impl Source for TcpSender {
             readings::xmit(observers, self.netns.inode(), |flow| flow.from == from && flow.to == to)
         });
         Ok(Counters {
-            sent: Some(SentCounters { senders: vec![sent], ..SentCounters::zero(at, 1) }),
+            sent: Some(SentCounters { senders: vec![sent], gaps: self.flow.gaps()?, ..SentCounters::zero(at, 1) }),
             redirect_errors: Some(readings::named(|| observers.and_then(Observers::redirect_errors_per_cpu))),
             xmit: Some(xmit),
             tcp: Some(TcpReading { at, counts }),
@@ -294,6 +299,9 @@ impl Source for TcpSender {
 
     fn judge(&mut self, interval: &Interval) -> Result<()> {
         let Some(tcp) = interval.tcp.filter(|_| !self.spec.keep_going) else { return Ok(()) };
+        if self.flow.pace().is_some_and(|pace| pace.pps * tcp.period_s < f64::from(pace.burst) * 3.0) {
+            return Ok(());
+        }
         if tcp.counts.acked_bytes > 0 || tcp.period_s < SHORTEST_JUDGED || tcp.counts.closed.is_some() {
             return Ok(());
         }
@@ -340,27 +348,54 @@ impl Sender for TcpSender {
         if let Reading::NotAvailable { why } = &self.observers {
             notes.push(format!("errors and transmitted segments are not counted: {why}"));
         }
-        Start { attached: Some(self.attached.clone()), tcp, notes, started, ..Start::of("trafficgen tcp") }
+        let lengths = self.frame_lengths();
+        let sending = Sending {
+            threads: self.threads(),
+            shortest: lengths,
+            longest: lengths,
+            frames: 1,
+            flows: 1,
+            batch: self.spec.batch,
+            rate: self.spec.rate,
+            pace: self.flow.pace(),
+            trial: Reading::Known("arrived and was answered: the handshake".into()),
+            alone: None,
+        };
+        Start {
+            attached: Some(self.attached.clone()),
+            tcp,
+            sending: Some(sending),
+            notes,
+            started,
+            ..Start::of("trafficgen tcp")
+        }
     }
 
     fn end(&mut self, total: Interval, ended_by: EndedBy) -> Result<End> {
         self.stop()?;
-        let ledger = self.settle()?;
+        let ledger = settled(ARRIVES_WITHIN, || self.accounts())?;
         let interface = readings::counted_since(&mut self.rtnl, &self.link);
         self.flow.close()?;
         self.attachment = None;
         let acked = total.tcp.map_or(0, |tcp| tcp.counts.acked_bytes);
         let ended_by = match &ended_by {
             EndedBy::Failed(_) | EndedBy::ImmediateExit | EndedBy::OutputClosed => ended_by,
+            EndedBy::Signal(_) if total.period_s < SHORTEST_JUDGED => ended_by,
             _ if acked == 0 && !self.spec.keep_going => {
                 EndedBy::Failed(format!("nothing was acknowledged before the end ({ended_by:?})"))
             }
             _ => ended_by,
         };
-        let limiter = Self::limiter(&total);
+        let sending = SendingEnd {
+            threads: self.threads(),
+            asked: self.flow.pace().map(|pace| PacketsPerSec(pace.pps)),
+            burst: self.flow.pace().map_or(1, |pace| pace.burst),
+            scaling: None,
+        };
         Ok(End {
             interface,
-            limiter,
+            limiter: self.limiter(&total),
+            sending: Some(sending),
             cpus: self.cost.take().into_iter().collect(),
             ledger,
             ..End::new(total, ended_by)

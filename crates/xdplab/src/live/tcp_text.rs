@@ -4,8 +4,10 @@ use indicatif::HumanCount;
 
 use super::event::{End, EndedBy};
 use super::interval::Interval;
+use super::sent_text::{gaps_text, rate_text};
 use super::tcp::TcpInterval;
 use super::text::{Layout, Lines, column, costs, entry, rate};
+use crate::generator::Gaps;
 use crate::generator::tcp::TcpFlowCounts;
 
 /// What the lines look like.
@@ -27,7 +29,9 @@ impl Lines for TcpLayout {
         let (first, rest) = text.split_once('\n').unwrap_or((&text, ""));
         let columns = column(mbits(tcp.goodput_bps), "Mbit/s acked")
             + &column(rate(tcp.counts.retransmits, tcp.period_s), "retrans/s");
-        format!("{first}{}\n{rest}", columns.trim_end()) + &if extended { details(tcp) } else { String::new() }
+        let gaps = interval.sent.as_ref().and_then(|sent| sent.gaps);
+        let more = if extended { details(tcp, gaps.as_ref()) } else { String::new() };
+        format!("{first}{}\n{rest}{more}", columns.trim_end())
     }
 
     fn end(&self, end: &End, _extended: bool) -> String {
@@ -43,6 +47,8 @@ impl Lines for TcpLayout {
             let causes = format!("{losses} losses by duplicate acknowledgements, {timeouts} timeouts");
             text += &entry("Retransmits", format!("{} ({causes})", HumanCount(retransmits)));
         }
+        let paced = end.total.sent.as_ref().zip(end.sending.as_ref());
+        text += &paced.map_or_else(String::new, |(sent, sending)| rate_text(sent, sending));
         match end.ended_by {
             EndedBy::PeerClosed => text += &entry("Ended by", "the peer, who closed the connection (FIN)".into()),
             EndedBy::PeerReset => text += &entry("Ended by", "the peer, who reset the connection (RST)".into()),
@@ -52,7 +58,7 @@ impl Lines for TcpLayout {
     }
 }
 
-fn details(tcp: &TcpInterval) -> String {
+fn details(tcp: &TcpInterval, gaps: Option<&Gaps>) -> String {
     let row = |label: &str, value: String| format!("    {label:<18} {value}\n");
     let TcpFlowCounts { from_peer, duplicate_acks, blocked, window, congestion_window, .. } = tcp.counts;
     let per_second = |events, unit| column(rate(events, tcp.period_s), unit);
@@ -60,6 +66,7 @@ fn details(tcp: &TcpInterval) -> String {
         + &row("from the peer", per_second(from_peer, "pkt/s") + &per_second(duplicate_acks, "dup-ack/s"))
         + &row("not sent", per_second(blocked, "frame/s"))
         + &row("windows", format!("{} announced, {} congestion", HumanCount(window), HumanCount(congestion_window)))
+        + &gaps.map_or_else(String::new, |gaps| row("gap", gaps_text(gaps)))
         + "\n"
 }
 

@@ -8,14 +8,14 @@ use super::cpu_cost::CpuCost;
 use super::delivery::Delivery;
 use super::event::{End, EndedBy, Start, Target, XskStart};
 use super::interval::Interval;
-use super::ledger::Account;
+use super::ledger::{Account, settled};
+use super::preflight::{link_fault, must_be_up, must_fit};
 use super::readings;
 use super::redirect::features;
-use super::sender::{
-    ALONE, ARRIVES_WITHIN, BUSY, HAS_RUN_WITHIN, agrees, disagreement, is_kept, link_fault, must_be_up, must_fit,
-};
+use super::sender::{ALONE, ARRIVES_WITHIN, BUSY, HAS_RUN_WITHIN, INTERRUPTED, disagreement, is_kept};
 use super::sent::{Scaling, Sender, Sending, SendingEnd, SendingThread, SentBy, SentCounters};
 use super::session::Source;
+use super::signals::Signals;
 use super::xsk::{SocketReading, XskCounters};
 use super::xsk_device::Interrupts;
 use crate::device::SocketCounts;
@@ -56,6 +56,8 @@ pub struct XskSender {
     delivery: Reading<Delivery>,
     sockets: Option<XskTx>,
     irq: Option<Interrupts>,
+    /// Packets that had been dropped by the end of the last interval.
+    dropped: u64,
     costs: Vec<Reading<CpuCost>>,
     begun: Instant,
     trial: Reading<String>,
@@ -92,6 +94,7 @@ impl XskSender {
             delivery,
             sockets: None,
             irq,
+            dropped: 0,
             costs: Vec::new(),
             begun: Instant::now(),
             trial: Reading::not_available("the packets are counted, and none is sent besides"),
@@ -113,17 +116,20 @@ impl XskSender {
 
     /// Sends one frame and looks whether it arrives.
     fn try_one(&mut self) -> Result<()> {
+        if Signals::pending() {
+            self.trial = Reading::not_available(INTERRUPTED);
+            return Ok(());
+        }
         let one = XskTxSpec { count: Some(1), completion: ARRIVES_WITHIN, ..self.first_thread() };
         let mut sockets = XskTx::prepare(&one, &self.spec.interface)?;
         sockets.go();
         let deadline = Instant::now() + ARRIVES_WITHIN * 2;
-        while sockets.is_running() && Instant::now() < deadline {
-            thread::sleep(Duration::from_millis(1));
-        }
+        Signals::await_that(|| !sockets.is_running() || Instant::now() >= deadline);
         sockets.end()?;
         let (completed, dropped) = sockets.completed();
         let outcome = self.outcome(completed, dropped, deadline);
         match outcome {
+            _ if Signals::pending() => self.trial = Reading::not_available(INTERRUPTED),
             Ok(told) => self.trial = Reading::Known(told),
             Err(why) => {
                 let error = Error::invalid(format!("send packets out of {}", self.target.name), why)
@@ -148,7 +154,7 @@ impl XskSender {
             match self.delivered() {
                 Reading::NotAvailable { why } => return Ok(format!("was taken by the driver ({why})")),
                 Reading::Known((counter, 1..)) => return Ok(format!("arrived ({counter})")),
-                Reading::Known(_) if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
+                Reading::Known(_) if Instant::now() < deadline && Signals::sleep(Duration::from_millis(2)) => {}
                 Reading::Known(_) => {
                     let why = self.fault().unwrap_or_else(|| "nobody says why".into());
                     return Err(format!("a trial frame was taken by the driver and never received: {why}"));
@@ -159,16 +165,18 @@ impl XskSender {
 
     /// The first of several threads alone, to compare all of them with.
     fn try_alone(&mut self) -> Result<()> {
-        if self.spec.sockets.cpus.len() == 1 || self.spec.sockets.pace.is_some() {
+        if self.spec.sockets.cpus.len() == 1 || self.spec.sockets.pace.is_some() || Signals::pending() {
             return Ok(());
         }
         let mut sockets = XskTx::prepare(&self.first_thread(), &self.spec.interface)?;
         let packets = |sockets: &XskTx| sockets.counts().iter().flatten().map(|counts| counts.packets).sum::<u64>();
         sockets.go();
-        thread::sleep(ALONE / 3);
-        let (begin, before) = (Instant::now(), packets(&sockets));
-        thread::sleep(ALONE / 3 * 2);
-        self.alone = PacketsPerSec::of(packets(&sockets) - before, begin.elapsed());
+        if Signals::sleep(ALONE / 3) {
+            let (begin, before) = (Instant::now(), packets(&sockets));
+            if Signals::sleep(ALONE / 3 * 2) {
+                self.alone = PacketsPerSec::of(packets(&sockets) - before, begin.elapsed());
+            }
+        }
         sockets.end()?;
         thread::sleep(Duration::from_millis(20));
         Ok(())
@@ -227,18 +235,6 @@ impl XskSender {
         } else {
             Reading::not_available("the threads were not busy all the time: they waited for the device or for a CPU")
         })
-    }
-
-    fn settle(&mut self) -> Vec<Reading<Account>> {
-        let deadline = Instant::now() + ARRIVES_WITHIN;
-        loop {
-            let accounts = self.accounts();
-            let balanced = |account: &Reading<Account>| account.known().is_none_or(|account| account.residual == 0);
-            if accounts.iter().all(balanced) || Instant::now() >= deadline {
-                return accounts;
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
     }
 
     fn accounts(&self) -> Vec<Reading<Account>> {
@@ -306,18 +302,25 @@ impl Source for XskSender {
         let sent = interval.sent.as_ref().map_or(0, |sent| sent.packets);
         let all: u64 = self.sent(Instant::now()).senders.iter().map(|sender| sender.packets).sum();
         let done = self.spec.sockets.count.is_some_and(|count| all >= count);
-        if self.spec.keep_going || too_short || expected < 3.0 || sent > 0 || done {
+        let (_, dropped) = self.sockets.as_ref().map_or((0, 0), XskTx::completed);
+        let dropped_now = dropped - std::mem::replace(&mut self.dropped, dropped);
+        // Of what was dropped some may have been sent in the interval before.
+        let all_dropped = dropped_now > 0 && dropped_now >= sent;
+        if self.spec.keep_going || too_short || expected < 3.0 || sent > 0 && !all_dropped || done {
             return Ok(());
         }
-        let fault = self.fault();
-        if fault.is_none() && interval.period_s < HAS_RUN_WITHIN {
+        let mut why: Vec<String> = self.fault().into_iter().collect();
+        if all_dropped {
+            why.push(format!("the device or the receiver dropped {dropped_now} packets (EBUSY)"));
+        }
+        if why.is_empty() && interval.period_s < HAS_RUN_WITHIN {
             return Ok(());
         }
-        let why = fault.unwrap_or_else(|| {
-            "the Tx ring is full: the driver takes no packet out of it, or gives no frame back".into()
-        });
+        if why.is_empty() {
+            why.push("the Tx ring is full: the driver takes no packet out of it, or gives no frame back".into());
+        }
         let what = format!("send packets out of {}", self.target.name);
-        let empty = format!("none was sent in {:.1} s: {why}", interval.period_s);
+        let empty = format!("none was sent in {:.1} s: {}", interval.period_s, why.join("; "));
         Err(Error::invalid(what, empty).remedy("--keep-going goes on all the same"))
     }
 
@@ -331,7 +334,8 @@ impl Source for XskSender {
             CpuCost::of(format!("sending thread on CPU {cpu}"), busy, period, packets)
         };
         self.costs = threads.map(cost).map(Reading::Known).collect();
-        ended
+        // Of an interface that is gone sockets say that it is down.
+        readings::check_there(&mut self.rtnl, &self.target).and(ended)
     }
 }
 
@@ -372,6 +376,8 @@ impl Sender for XskSender {
             trial: self.trial.clone(),
             alone: self.alone,
         };
+        let mut notes = self.notes.clone();
+        notes.extend(self.delivery.known().and_then(|delivery| delivery.ignored(spec.traffic.longest())));
         let mode = self.sockets.as_ref().map_or(xsk::Mode::Copy, XskTx::mode);
         let xsk = XskStart {
             queue: spec.queue,
@@ -386,7 +392,7 @@ impl Sender for XskSender {
         };
         Start {
             targets: vec![target],
-            notes: self.notes.clone(),
+            notes,
             xsk: Some(xsk),
             sending: Some(sending),
             started,
@@ -398,8 +404,8 @@ impl Sender for XskSender {
         if self.costs.is_empty() {
             self.stop()?;
         }
-        let ledger = self.settle();
-        let ended_by = match ledger.iter().filter_map(Reading::known).find(|account| !agrees(account)) {
+        let ledger = settled(ARRIVES_WITHIN, || Ok(self.accounts()))?;
+        let ended_by = match ledger.iter().filter_map(Reading::known).find(|account| !account.agrees()) {
             Some(account) if !self.spec.keep_going => disagreement(account, ended_by),
             _ => ended_by,
         };

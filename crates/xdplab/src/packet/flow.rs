@@ -152,7 +152,7 @@ impl Addresses {
 }
 
 impl Vlan {
-    fn len(self) -> usize {
+    pub(crate) fn len(self) -> usize {
         match self {
             Self::None => 0,
             Self::Tagged(_) => VLAN_TAG_LEN,

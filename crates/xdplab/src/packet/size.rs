@@ -25,7 +25,7 @@ pub enum FrameSize {
 /// The length of one frame in bytes by every count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FrameLengths {
-    /// UDP payload.
+    /// UDP or TCP payload.
     pub payload: usize,
     /// Headers and payload without FCS.
     pub l2: usize,

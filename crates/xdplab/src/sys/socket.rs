@@ -122,6 +122,21 @@ pub fn dropped(socket: BorrowedFd<'_>) -> Result<u32> {
     Ok(values[SK_MEMINFO_DROPS])
 }
 
+/// Wakes whoever waits in recv(2) only once so many bytes are there, or the end of the stream (`SO_RCVLOWAT`, socket(7)).
+///
+/// # Errors
+/// The socket knows no such limit.
+pub fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: i32) -> Result<()> {
+    let length = mem::size_of::<i32>() as libc::socklen_t;
+    // SAFETY: the kernel reads a number of the length that it is told.
+    let set = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_RCVLOWAT, (&raw const bytes).cast(), length)
+    };
+    Errno::result(set)
+        .map(drop)
+        .map_err(|errno| Error::syscall(format!("wait for {bytes} bytes"), "setsockopt(SO_RCVLOWAT)", errno))
+}
+
 /// Reads a socket option into `value`, and returns its length.
 ///
 /// # Safety

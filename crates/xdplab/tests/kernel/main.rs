@@ -13,10 +13,12 @@ mod cli;
 mod counts;
 mod cpumap;
 mod doctor;
+mod early_signals;
 mod generator;
 mod labs;
 mod live;
 mod measurement;
+mod no_arrival;
 mod observers;
 mod redirect;
 mod rerun;
@@ -53,10 +55,12 @@ fn main() -> ExitCode {
         counts::tests(),
         cpumap::tests(),
         doctor::tests(),
+        early_signals::tests(),
         generator::tests(),
         labs::tests(),
         live::tests(),
         measurement::tests(),
+        no_arrival::tests(),
         observers::tests(),
         redirect::tests(),
         rerun::tests(),

@@ -3,9 +3,11 @@
 use std::net::TcpListener;
 use std::process::Command;
 
+use indicatif::HumanCount;
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use tempfile::TempDir;
+use xdplab::live::EndedBy;
 use xdplab::record::Record;
 use xdplab::topology::{Lab, LabSpec, Placement};
 
@@ -72,8 +74,11 @@ fn json() {
     let lab = lab();
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("record.json");
-    let sink = sink(&lab, &["-p", "5000", "--json", "-n", "1", "--cpus", "0", "-B", &lab.dut.ipv6.to_string()]);
+    let sink_path = folder.path().join("sink.json");
     let to = lab.dut.ipv6.to_string();
+    let sink_record = sink_path.to_str().unwrap();
+    let args = ["-p", "5000", "--json", "-n", "1", "--cpus", "0", "-B", &to, "--record", sink_record];
+    let sink = sink(&lab, &args);
     let record = path.to_str().unwrap();
     let ended =
         send(&lab, &[&to, "-p", "5000", "--duration", "0.6", "-I", "0.2", "--cpus", "0", "--json", "--record", record]);
@@ -94,6 +99,17 @@ fn json() {
     let session = sink.wait().events("session").remove(0);
     assert_eq!((session["received"]["bytes"].as_u64(), session["bare"].as_bool()), (Some(bytes), Some(false)));
     assert_eq!(session["received"]["streams"][0]["cpu"].as_u64(), Some(0));
+    let record = Record::read(&sink_path).unwrap();
+    let run = &record.live_runs[0];
+    let start = run.start.sink.as_ref().unwrap();
+    assert_eq!((start.address.to_string(), &*start.cpus), (format!("[{to}]:5000"), &[0][..]));
+    assert_eq!(run.end.as_ref().unwrap().ended_by, EndedBy::Count);
+    assert_eq!(run.sessions.len(), 1);
+    assert_eq!(serde_json::to_value(&run.sessions[0]).unwrap()["received"], session["received"]);
+    let report = command(&["report", sink_record]).output().unwrap();
+    let report = String::from_utf8(report.stdout).unwrap();
+    let told = HumanCount(bytes).to_string();
+    assert!(report.contains("trafficgen sink") && report.contains(&told) && report.contains(&to), "{report}");
 }
 
 fn udp_options() {
@@ -126,6 +142,8 @@ fn tcp_options() {
     for options in [
         &["--streams", "3", "--size", "64Ki"][..],
         &["-s", "1000", "--no-delay", "--discard"],
+        &["-Z", "--ttl", "9"],
+        &["--zero-copy", "-s", "7000", "--hop-limit", "255", "-P", "2"],
         &["--mss", "500", "--congestion", "reno"],
         &["--send-buffer", "65536", "--receive-buffer", "65536"],
         &["--interface", "gen0", "--rate", "400Mbit"],

@@ -201,6 +201,11 @@ fn rates() {
         let most = most_bytes * outcome.sent.period_s / 0.5 + 2.0 * 1_472.0;
         let bytes = outcome.sent.bytes as f64;
         assert!(bytes <= most && bytes > most * 0.7, "{bytes} of {most}: {outcome:?}");
+        for stream in &outcome.sent.streams {
+            let gaps = stream.gaps.unwrap();
+            assert_eq!(gaps.count + 1, stream.calls, "{outcome:?}");
+            assert!(gaps.p50_ns <= gaps.p99_ns && gaps.mean_ns > 0.0, "{outcome:?}");
+        }
     }
 }
 

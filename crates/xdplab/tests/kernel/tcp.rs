@@ -22,6 +22,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("tcp::what_is_acknowledged_is_what_the_server_reads", &[&NETNS, &BPF], every_byte),
         test("tcp::a_number_of_segments_is_exact", &[&NETNS, &BPF], count),
         test("tcp::every_option_is_carried_out", &[&NETNS, &BPF], options),
+        test("tcp::a_rate_is_kept_and_its_gaps_are_told", &[&NETNS, &BPF], rates),
         test("tcp::losses_are_made_up_for_and_counted", &[&NETNS, &BPF], losses),
         test("tcp::a_server_that_closes_or_resets_ends_it", &[&NETNS, &BPF], peer_ends),
         test("tcp::a_window_that_is_closed_is_waited_for", &[&NETNS, &BPF], closed_window),
@@ -113,7 +114,7 @@ fn options() {
     for options in [
         &["--mode", "skb"][..],
         &["-m", "native", "-I", "0.1"],
-        &["--size", "100", "--batch-size", "1", "--cpus", "0"],
+        &["--size", "100", "--batch-size", "1", "--cpus", "0", "--ttl", "9"],
         &["-s", "1Ki", "-b", "256", "--timeout", "5", "-e"],
         &["-t", "1", "--interval", "1", "-v", "--force", "--keep-going", "--duration", "60"],
     ] {
@@ -123,6 +124,40 @@ fn options() {
         assert_eq!(server.end().unwrap(), acknowledged(&ended), "{options:?}: {}", ended.stdout);
         assert!(acknowledged(&ended) >= 1_000_000, "{options:?}: {}", ended.stdout);
     }
+}
+
+fn rates() {
+    let lab = lab(1);
+    let to = lab.dut.ipv4.to_string();
+    // 1,000 bytes of payload are 1,058 on the wire.
+    for (rate, burst, pps) in [("2k", "1", 2_000.0), ("33.856Mbit", "4", 4_000.0)] {
+        let mut end = serde_json::Value::Null;
+        // What a busy machine has missed is sent in haste.
+        eventually(&format!("{rate}: the rate is kept"), 20, || {
+            let server = Server::start(&lab, lab.dut.ipv4.into());
+            let args =
+                ["-p", &server.port, "-s", "1000", "--rate", rate, "--burst", burst, "--duration", "0.6", "--json"];
+            let ended = succeed(spawn(&lab, &[&[&*to], &args[..]].concat()));
+            let start = ended.events("start").remove(0);
+            assert_eq!(start["sending"]["longest"], serde_json::json!({"payload": 1000, "l2": 1054, "wire": 1058}));
+            end = ended.events("end").remove(0);
+            assert_eq!(server.end().unwrap(), end["total"]["tcp"]["acked_bytes"].as_u64().unwrap());
+            let departures = end["total"]["sent"]["gaps"]["departures_per_s"].as_f64().unwrap_or(0.0);
+            let achieved = departures * burst.parse::<f64>().unwrap();
+            assert!(achieved < pps * 1.1, "{end}");
+            (achieved / pps - 1.0).abs() < 0.1
+        });
+        assert_eq!(end["sending"]["asked"].as_f64().map(f64::round), Some(pps), "{end}");
+        let sent = end["total"]["sent"]["packets"].as_f64().unwrap();
+        assert!(sent > 0.3 * pps, "{end}");
+    }
+    let server = Server::start(&lab, lab.dut.ipv4.into());
+    let ended = succeed(spawn(&lab, &[&to, "-p", &server.port, "--rate", "1k", "-n", "200", "-e", "-I", "0.1"]));
+    assert_eq!(ended.total("Segments sent"), Some(200), "{}", ended.stdout);
+    for words in ["packets/s asked for", "  Gaps                : p50 ", "    gap                p50 "] {
+        assert!(ended.stdout.contains(words), "{words:?} is not in {}", ended.stdout);
+    }
+    server.end().unwrap();
 }
 
 /// The receiver's window is far larger than the ring of 256 frames between the two ends: with NAPI in a thread that has to

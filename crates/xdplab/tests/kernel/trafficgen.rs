@@ -1,29 +1,26 @@
 //! `xdplab trafficgen udp`, `xsk-udp` and `probe`, run as a user runs them: what arrives is what was asked for, to the byte.
 
 use std::io::Write as _;
-use std::os::fd::AsRawFd as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use aya::maps::{MapData, XskMap};
-use etherparse::{LinkExtHeader, LinkHeader, NetHeaders, PacketHeaders, PayloadSlice, TransportHeader};
 use libtest_mimic::Trial;
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use xdplab::bpf;
 use xdplab::device::{Action, Attachment, DutProgram, Operation, ProgramSpec};
 use xdplab::netlink::XdpMode;
 use xdplab::topology::{Lab, LabSpec, Placement};
-use xsk::{Config, Socket, Umem, UmemConfig};
 
 use crate::counts::{attach, lab, rx_packets};
 use crate::live::{Ended, Live, command, programs};
+use crate::support::capture::{Capture, Packet, decode};
 use crate::support::{BPF, NETNS, TWO_CPUS, eventually, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
         test("trafficgen::udp_sends_what_every_option_asks_for", &[&NETNS, &BPF], udp_content),
         test("trafficgen::xsk_udp_sends_what_every_option_asks_for", &[&NETNS, &BPF], xsk_content),
+        test("trafficgen::sockets_send_with_the_ttl_asked_for", &[&NETNS, &BPF], socket_ttl),
         test("trafficgen::counts_are_exact_over_threads", &[&NETNS, &BPF, &TWO_CPUS], exact),
         test("trafficgen::a_rate_is_kept_and_its_gaps_are_told", &[&NETNS, &BPF], rates),
         test("trafficgen::threads_are_told_and_compared_with_one", &[&NETNS, &BPF, &TWO_CPUS], threads),
@@ -34,100 +31,6 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("trafficgen::json_and_record_tell_the_same", &[&NETNS, &BPF], json_and_record),
         test("trafficgen::probe_says_what_is_there", &[&NETNS, &BPF], probe),
     ]
-}
-
-/// The frames that come to the lab's DUT, which its program gives to an AF_XDP socket.
-struct Capture {
-    umem: Umem,
-    socket: Socket,
-    _attachment: Attachment,
-    _object: aya::Ebpf,
-}
-
-impl Capture {
-    fn on(lab: &Lab) -> Self {
-        let umem = Umem::new(UmemConfig { frames: 4096, ..UmemConfig::default() }).unwrap();
-        let config = Config { fill_ring: 4096, multi_buffer: true, ..Config::default() };
-        let bind = || Ok(Socket::bind(&umem, lab.dut.ifindex, 0, &config).unwrap());
-        let mut socket = lab.dut.netns.run(bind).unwrap();
-        socket.fill.push(umem.take_free()).unwrap();
-        let settings = bpf::Object {
-            globals: [("queue", 0), ("socket_count", 1)].into(),
-            map_entries: [("sockets", 1)].into(),
-            ..bpf::Object::default()
-        };
-        let mut object = bpf::load(bpf::XSK, &settings).unwrap();
-        let program = bpf::program(&mut object, "to_socket").unwrap().fd().unwrap().try_clone().unwrap();
-        let mut map: XskMap<MapData> = bpf::take_map(&mut object, "sockets").unwrap();
-        map.set(0, socket.as_raw_fd(), 0).unwrap();
-        let attachment = attach(std::os::fd::AsFd::as_fd(&program), &lab.dut, XdpMode::Native);
-        // The map holds the socket as long as the program lives, and that as long as it is attached.
-        Self { umem, socket, _attachment: attachment, _object: object }
-    }
-
-    /// The packets that have come, whole.
-    fn take(&mut self) -> Vec<Vec<u8>> {
-        let mut packets = vec![Vec::new()];
-        for segment in self.socket.rx.drain(2048) {
-            packets.last_mut().unwrap().extend(segment.data());
-            if !segment.continues() {
-                packets.push(Vec::new());
-            }
-        }
-        self.socket.fill.push(self.umem.take_free()).unwrap();
-        assert_eq!(packets.pop().unwrap().len(), 0, "a packet is cut");
-        packets
-    }
-}
-
-/// A received packet, decoded by another library; its checksums are right.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Packet {
-    macs: ([u8; 6], [u8; 6]),
-    tags: Vec<(u16, u8, u16)>,
-    addresses: (String, String),
-    ttl: u8,
-    ports: (u16, u16),
-    payload: Vec<u8>,
-    l2: usize,
-}
-
-fn decode(frame: &[u8]) -> Packet {
-    let headers = PacketHeaders::from_ethernet_slice(frame).unwrap();
-    let Some(LinkHeader::Ethernet2(ethernet)) = headers.link else { panic!("{frame:?}") };
-    let mut tpid = ethernet.ether_type;
-    let mut tags = Vec::new();
-    for tag in &headers.link_exts {
-        let LinkExtHeader::Vlan(tag) = tag else { panic!("{tag:?}") };
-        tags.push((tpid.0, tag.pcp.value(), tag.vlan_id.value()));
-        tpid = tag.ether_type;
-    }
-    let (Some(TransportHeader::Udp(udp)), PayloadSlice::Udp(payload)) = (headers.transport, headers.payload) else {
-        panic!("{frame:?}")
-    };
-    let (check, addresses, ttl) = match headers.net.unwrap() {
-        NetHeaders::Ipv4(ip, _) => {
-            assert_eq!(ip.header_checksum, ip.calc_header_checksum());
-            let addresses =
-                (ip.source.map(|byte| byte.to_string()).join("."), ip.destination.map(|b| b.to_string()).join("."));
-            (udp.calc_checksum_ipv4(&ip, payload).unwrap(), addresses, ip.time_to_live)
-        }
-        NetHeaders::Ipv6(ip, _) => {
-            let text = |address: [u8; 16]| std::net::Ipv6Addr::from(address).to_string();
-            (udp.calc_checksum_ipv6(&ip, payload).unwrap(), (text(ip.source), text(ip.destination)), ip.hop_limit)
-        }
-        other => panic!("{other:?}"),
-    };
-    assert_eq!(udp.checksum, check, "{frame:?}");
-    Packet {
-        macs: (ethernet.source, ethernet.destination),
-        tags,
-        addresses,
-        ttl,
-        ports: (udp.source_port, udp.destination_port),
-        payload: payload.to_vec(),
-        l2: frame.len(),
-    }
 }
 
 /// Runs the command to its end, in the namespace of the lab's generator.
@@ -375,6 +278,17 @@ fn xsk_content() {
     several_frames(&lab, &mut capture);
 }
 
+fn socket_ttl() {
+    let lab = lab(1);
+    let mut capture = Capture::on(&lab);
+    for to in [lab.dut.ipv4.to_string(), lab.dut.ipv6.to_string()] {
+        let args = ["socket", &to, "--udp", "--no-sink", "--rate", "20k", "--ttl", "9", "-s", "33"];
+        for packet in arrived(&lab, &mut capture, &args, "-n") {
+            assert_eq!((packet.ttl, packet.payload.len(), &packet.addresses.1), (9, 33, &to));
+        }
+    }
+}
+
 /// Packets longer than a frame of the umem go in several.
 fn several_frames(lab: &Lab, capture: &mut Capture) {
     for port in [&lab.generator, &lab.dut] {
@@ -584,6 +498,11 @@ fn lines() {
         assert!(ended.stdout.contains(line), "{line:?}: {}", ended.stdout);
     }
     assert!(!ended.stdout.contains("rx/s\n"), "{}", ended.stdout);
+    let interrupts = std::fs::read_to_string("/proc/interrupts").unwrap();
+    let is_numbered = |line: &&str| line.split(':').next().is_some_and(|number| number.trim().parse::<u32>().is_ok());
+    let device = interrupts.lines().find(is_numbered).unwrap().split_whitespace().last().unwrap();
+    let ended = done(&lab, &["xsk-udp", "gen0", "-I", device, "-i", "0.2", "--duration", "0.5"]);
+    assert!(ended.stdout.contains(" IRQs "), "{}", ended.stdout);
     let mut at_once = command(&["trafficgen", "udp", "gen0", "-n", "1"]);
     at_once.env("XDP_SAMPLE_IMMEDIATE_EXIT", "1");
     let ended = Live::spawn(&lab.generator, at_once).wait();

@@ -1,5 +1,6 @@
 //! `xdplab trafficgen`: the commands of `xdp-trafficgen`, with their options and lines, and some more.
 
+mod elsewhere;
 mod pktgen;
 mod probe;
 mod quantity;
@@ -37,6 +38,9 @@ pub(crate) enum Command {
     /// Say whether this kernel and an interface can do what udp needs
     Probe(probe::Options),
 }
+
+/// Why no queue is chosen for frames that are redirected.
+const QUEUE_BY_CPU: &str = "the driver sends redirected frames to the queue of the CPU that they come from: --cpus";
 
 /// Options of every command that sends.
 #[derive(Args, Debug)]

@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::elsewhere::{Elsewhere, Lacks, Refused};
+use super::quantity::one_size;
+use super::traffic::{VlanOption, vlan};
 use super::{Reporting, send};
 use crate::cli::{Ending, live};
 use crate::error::Result;
+use crate::generator::Rate;
 use crate::generator::pktgen::{PktgenSpec, XmitMode};
 use crate::live::{PktgenLayout, PktgenSender, Start};
-use crate::packet::MacAddr;
+use crate::packet::{FCS_LEN, MacAddr, Vlan};
 
 /// Options of `pktgen`.
 #[derive(Args, Debug)]
@@ -21,8 +25,8 @@ pub(crate) struct Options {
     #[arg(short, long, value_name = "IFNAME")]
     interface: String,
     /// Bytes of a frame without FCS
-    #[arg(short, long, value_name = "BYTES", default_value = "60")]
-    size: u32,
+    #[arg(short, long, value_name = "BYTES", default_value = "60", value_parser = one_size)]
+    size: u64,
     /// Destination address, or a range of them as ADDRESS/LENGTH [default: 198.18.0.42, with -6 fd00::1]
     #[arg(short, long, value_name = "ADDRESS")]
     dest: Option<Range>,
@@ -59,9 +63,12 @@ pub(crate) struct Options {
     /// UDP source ports at random, so many; 1 is a single flow
     #[arg(long, value_name = "FLOWS", default_value = "1", value_parser = clap::value_parser!(u16).range(1..=65_000))]
     flows: u16,
-    /// Packets a second of each thread
-    #[arg(long, value_name = "PPS", value_parser = clap::value_parser!(u64).range(1..))]
-    rate: Option<u64>,
+    /// Send so many packets (10k, 1.5Mpps) or bits (100Mbit; FCS counted) a second, each thread
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+    /// A VLAN tag; twice for QinQ, the service tag (0x88a8) first
+    #[arg(long, value_name = "ID[:PRIORITY]")]
+    vlan: Vec<VlanOption>,
     /// How packets are given to the interface
     #[arg(long, value_name = "MODE", default_value = "start_xmit")]
     xmit_mode: XmitMode,
@@ -73,7 +80,27 @@ pub(crate) struct Options {
     duration: Option<Duration>,
     #[command(flatten)]
     reporting: Reporting,
+    #[command(flatten)]
+    elsewhere: Elsewhere<Self>,
 }
+
+impl Lacks for Options {
+    const REFUSED: &[Refused] = &[
+        ("hop-limit", HOPS),
+        ("ttl", HOPS),
+        ("cpus", "pktgen's thread of each number is on the CPU of that number: --threads and --first-thread"),
+        ("queue", "each thread sends to the queue of its number: --first-thread"),
+        ("batch-size", "pktgen makes packets one by one, and gives the driver several at once: --burst"),
+        ("dyn-ports", "give the destination ports as --dst-port FIRST-LAST"),
+        ("src-ports", "give their number as --flows"),
+        ("dst-addrs", "give the destination as --dest ADDRESS/LENGTH"),
+        ("src-addrs", "pktgen sends from the interface's address"),
+        ("pcap", "pktgen makes its packets itself: udp or xsk-udp"),
+    ];
+}
+
+/// Why there is no TTL (`fill_packet_ipv4()`, net/core/pktgen.c).
+const HOPS: &str = "pktgen writes 32 into every packet";
 
 /// Addresses from the first to the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,24 +137,29 @@ fn ports(text: &str) -> std::result::Result<(u16, u16), String> {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Ending> {
+    options.elsewhere.refuse()?;
+    let spec = options.spec()?;
     // The threads end by themselves; they are looked at often.
     let common = options.reporting.live(options.interval, options.duration, Some(u64::MAX));
     let Reporting { keep_going, force, .. } = options.reporting;
-    let open = || PktgenSender::open(options.spec(), keep_going, force);
+    let open = || PktgenSender::open(spec, keep_going, force);
     send(&common, open, |_start| PktgenLayout::new(&options.interface), start_text)
 }
 
 impl Options {
-    fn spec(&self) -> PktgenSpec {
+    fn spec(&self) -> Result<PktgenSpec> {
         let usual: IpAddr = if self.ipv6 {
             Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1).into()
         } else {
             Ipv4Addr::new(198, 18, 0, 42).into()
         };
         let Range(first, last) = self.dest.unwrap_or(Range(usual, usual));
-        PktgenSpec {
+        let size = u32::try_from(self.size).unwrap_or(u32::MAX);
+        let wire = f64::from(size) + FCS_LEN as f64;
+        Ok(PktgenSpec {
             interface: self.interface.clone(),
-            size: self.size,
+            size,
+            vlan: vlan(&self.vlan, Vlan::None)?,
             destination: (first, last),
             dst_mac: self.dst_mac,
             dst_ports: self.dst_port,
@@ -138,11 +170,17 @@ impl Options {
             burst: self.burst,
             count_per_thread: self.count,
             delay_ns: self.delay,
-            rate_pps: self.rate,
+            rate_pps: self.rate.map(|rate| whole(rate.pps(wire))),
             flows: self.flows,
             mode: self.xmit_mode,
-        }
+        })
     }
+}
+
+/// pktgen takes whole packets a second.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "from 1 up, and limited by the type")]
+fn whole(pps: f64) -> u64 {
+    pps.round().max(1.0) as u64
 }
 
 fn start_text(start: &Start) -> String {

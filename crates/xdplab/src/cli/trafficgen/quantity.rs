@@ -24,9 +24,25 @@ pub(super) fn quantity(text: &str) -> Result<u64, String> {
     }
 }
 
+/// The same where there can be no list of sizes.
+pub(super) fn one_size(text: &str) -> Result<u64, String> {
+    if text == "imix" || text.contains(',') || text.contains("..") {
+        return Err("a stream and a batch have one size; udp and xsk-udp send sizes in turn".into());
+    }
+    quantity(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sizes_in_turn_are_another_command_s() {
+        assert_eq!(one_size("1.5k"), Ok(1_500));
+        for list in ["imix", "64,128", "64..128"] {
+            assert!(one_size(list).unwrap_err().contains("udp and xsk-udp"), "{list}");
+        }
+    }
 
     #[test]
     fn units_are_of_thousands_or_of_1024s() {

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::quantity::quantity;
+use super::elsewhere::{Elsewhere, Lacks, Refused};
+use super::quantity::{one_size, quantity};
 use super::traffic::CpuList;
 use super::{Reporting, send};
 use crate::cli::{Ending, live};
@@ -47,7 +48,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "RATE")]
     rate: Option<Rate>,
     /// Bytes of a call, or of a datagram's payload [default: 128 KiB, or what the interface's MTU takes]
-    #[arg(short = 's', long, value_name = "BYTES", value_parser = quantity)]
+    #[arg(short = 's', long, value_name = "BYTES", value_parser = one_size)]
     size: Option<u64>,
     /// Messages of a call
     #[arg(short, long, value_name = "MESSAGES", requires = "udp", default_value_t = SocketSpec::BATCH)]
@@ -70,6 +71,12 @@ pub(crate) struct Options {
     /// Send small segments at once (TCP_NODELAY)
     #[arg(long, conflicts_with = "udp")]
     no_delay: bool,
+    /// Hand over pages of a file instead of copying bytes (sendfile)
+    #[arg(short = 'Z', long, visible_alias = "zerocopy", conflicts_with = "udp")]
+    zero_copy: bool,
+    /// IPv4 time to live or IPv6 hop limit [default: the kernel's]
+    #[arg(long, visible_alias = "ttl", value_name = "HOPS", value_parser = clap::value_parser!(u8).range(1..))]
+    hop_limit: Option<u8>,
     /// Bytes of the sender's socket buffer (SO_SNDBUF)
     #[arg(long, value_name = "BYTES", value_parser = quantity)]
     send_buffer: Option<u64>,
@@ -87,9 +94,29 @@ pub(crate) struct Options {
     interval: Duration,
     #[command(flatten)]
     reporting: Reporting,
+    #[command(flatten)]
+    elsewhere: Elsewhere<Self>,
 }
 
+impl Lacks for Options {
+    const REFUSED: &[Refused] = &[
+        ("threads", "each stream has a thread of its own: --streams"),
+        ("queue", "the network stack chooses the queue"),
+        ("vlan", "tags are those of the VLAN interface that the route leads through"),
+        ("dyn-ports", ONE_EACH),
+        ("src-ports", ONE_EACH),
+        ("dst-addrs", "all streams go to the sink"),
+        ("src-addrs", "the network stack chooses the address"),
+        ("burst", "a call sends what has become due, of UDP no more than --batch-size"),
+        ("pcap", "sockets send payload, and the network stack makes the frames: udp or xsk-udp"),
+    ];
+}
+
+/// Why ports do not vary.
+const ONE_EACH: &str = "each stream is a flow with a port of its own: --streams";
+
 pub(crate) fn run(options: &Options) -> Result<Ending> {
+    options.elsewhere.refuse()?;
     // What ends it is found out by the streams; looked at often only with a count, of which there may be any.
     let common = options.reporting.live(options.interval, None, Some(u64::MAX));
     let (to, spec) = (resolve(&options.host, options.port)?, options.spec());
@@ -119,6 +146,8 @@ impl Options {
             send_buffer: bytes(self.send_buffer),
             receive_buffer: bytes(self.receive_buffer),
             interface: self.interface.clone(),
+            ttl: self.hop_limit,
+            zero_copy: self.zero_copy,
             sink: !self.no_sink,
         }
     }

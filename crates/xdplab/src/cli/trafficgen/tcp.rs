@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::quantity::quantity;
+use super::elsewhere::{Elsewhere, Lacks, Refused};
+use super::quantity::{one_size, quantity};
 use super::socket::resolve;
 use super::traffic::CpuList;
-use super::{Reporting, send};
+use super::udp::pace_text;
+use super::{QUEUE_BY_CPU, Reporting, send};
 use crate::cli::{Ending, live};
 use crate::error::{Error, Result};
-use crate::generator::LiveFramesSpec;
 use crate::generator::socket::DEFAULT_PORT;
-use crate::live::{Attached, Start, TcpLayout, TcpSendSpec, TcpSender, TcpStart};
+use crate::generator::{LiveFramesSpec, Rate};
+use crate::live::{Attached, Start, TcpLayout, TcpSendSpec, TcpSender, TcpStart, sizes_text};
 use crate::netlink::{Rtnl, XdpMode};
 use crate::sys::affinity;
 
@@ -49,8 +51,17 @@ pub(crate) struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = live::seconds)]
     duration: Option<Duration>,
     /// Bytes of payload of a segment [default: as many as the peer, the MTU and a page take]
-    #[arg(short = 's', long, value_name = "BYTES", value_parser = quantity)]
+    #[arg(short = 's', long, value_name = "BYTES", value_parser = one_size)]
     size: Option<u64>,
+    /// Send so many segments (10k, 1.5Mpps) or bits (100Mbit; FCS counted) a second, as far as the windows allow
+    #[arg(long, value_name = "RATE")]
+    rate: Option<Rate>,
+    /// Segments that leave back to back where there is a rate [default: 1; more above 1.5 million a second]
+    #[arg(long, value_name = "SEGMENTS", requires = "rate", value_parser = clap::value_parser!(u32).range(1..=256))]
+    burst: Option<u32>,
+    /// IPv4 time to live or IPv6 hop limit
+    #[arg(short = 'l', long, visible_alias = "ttl", value_name = "HOPS", default_value = "64", value_parser = clap::value_parser!(u8).range(1..))]
+    hop_limit: u8,
     /// CPU that the sending thread stays on [default: the first]
     #[arg(long, value_name = "CPU")]
     cpus: Option<CpuList>,
@@ -59,7 +70,25 @@ pub(crate) struct Options {
     batch_size: u32,
     #[command(flatten)]
     reporting: Reporting,
+    #[command(flatten)]
+    elsewhere: Elsewhere<Self>,
 }
+
+impl Lacks for Options {
+    const REFUSED: &[Refused] = &[
+        ("threads", "a flow is one sequence of bytes, which one thread sends; for several: socket -P"),
+        ("queue", QUEUE_BY_CPU),
+        ("vlan", "the kernel makes the connection, whose tags are those of the VLAN interface that it goes through"),
+        ("dyn-ports", ONE_FLOW),
+        ("src-ports", ONE_FLOW),
+        ("dst-addrs", ONE_FLOW),
+        ("src-addrs", ONE_FLOW),
+        ("pcap", "what a segment holds follows from what the peer has acknowledged"),
+    ];
+}
+
+/// Why fields do not vary.
+const ONE_FLOW: &str = "it is one flow, the connection's; for several: socket -P";
 
 /// Where the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -73,6 +102,7 @@ enum Mode {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Ending> {
+    options.elsewhere.refuse()?;
     // The programs count the segments; they are looked at often, since the peer can end it at any time.
     let common = options.reporting.live(options.interval, options.duration, Some(u64::MAX));
     let open = || TcpSender::open(options.spec()?);
@@ -97,6 +127,9 @@ impl Options {
             batch: self.batch_size,
             count: self.num_packets,
             bytes: self.bytes,
+            rate: self.rate,
+            burst: self.burst,
+            ttl: self.hop_limit,
             payload: self.size.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
             timeout: self.timeout,
             keep_going: self.reporting.keep_going,
@@ -123,12 +156,16 @@ impl Options {
 /// The first line is one that scripts know.
 fn start_text(start: &Start) -> String {
     let Some(TcpStart { from, to, payload, cpu }) = &start.tcp else { return String::new() };
+    let more = start
+        .sending
+        .as_ref()
+        .map_or_else(String::new, |sending| format!(" ({})", sizes_text(sending)) + &pace_text(sending));
     let attached = start.attached.as_ref();
     let on = attached.map_or_else(String::new, |Attached { interface, ifindex, xdp_mode, .. }| {
         format!("Transmitting on {interface} (ifindex {ifindex}), acknowledgements taken in {xdp_mode} mode; ")
     });
     format!(
-        "Connected to {} port {} from {} port {}\n{on}{payload} bytes of payload a segment, from CPU {cpu}",
+        "Connected to {} port {} from {} port {}\n{on}{payload} bytes of payload a segment{more}, from CPU {cpu}",
         to.ip(),
         to.port(),
         from.ip(),

@@ -73,12 +73,7 @@ impl TrafficOptions {
 
     /// VLAN tags, or else those that another option gives.
     pub(crate) fn vlan(&self, otherwise: Vlan) -> Result<Vlan> {
-        match self.vlan[..] {
-            [] => Ok(otherwise),
-            [VlanOption(tag)] => Ok(Vlan::Tagged(tag)),
-            [VlanOption(outer), VlanOption(inner)] => Ok(Vlan::QinQ { outer, inner }),
-            _ => Err(Error::usage("tag packets", "more than two VLAN tags").remedy("give --vlan once or twice")),
-        }
+        vlan(&self.vlan, otherwise)
     }
 
     /// A CPU for each of so many threads.
@@ -109,6 +104,16 @@ impl TrafficOptions {
         let sizes = frame_sizes(flow, sizes);
         let traffic = Traffic::udp(flow, &sizes, variation, self.restore_headers)?;
         Ok(Made { traffic, headers_len: Some(flow.headers_len()) })
+    }
+}
+
+/// Tags as given, or else others.
+pub(crate) fn vlan(tags: &[VlanOption], otherwise: Vlan) -> Result<Vlan> {
+    match *tags {
+        [] => Ok(otherwise),
+        [VlanOption(tag)] => Ok(Vlan::Tagged(tag)),
+        [VlanOption(outer), VlanOption(inner)] => Ok(Vlan::QinQ { outer, inner }),
+        _ => Err(Error::usage("tag packets", "more than two VLAN tags").remedy("give --vlan once or twice")),
     }
 }
 

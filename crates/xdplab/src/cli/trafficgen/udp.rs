@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use clap::Args;
 
+use super::elsewhere::{Elsewhere, Lacks, Refused};
 use super::traffic::{Made, TrafficOptions, addresses, source_mac};
-use super::{Reporting, send};
+use super::{QUEUE_BY_CPU, Reporting, send};
 use crate::cli::{Ending, live};
 use crate::error::Result;
-use crate::live::{LiveSender, SendSpec, SentLayout, Start, sizes_text, trial_text};
+use crate::generator::Pace;
+use crate::live::{LiveSender, SendSpec, Sending, SentLayout, Start, sizes_text, trial_text};
 use crate::packet::{Addresses, FlowSpec, MacAddr, PayloadPattern, Sizes, Vlan};
 
 /// Options of `udp`.
@@ -67,9 +69,16 @@ pub(crate) struct Options {
     traffic: TrafficOptions,
     #[command(flatten)]
     reporting: Reporting,
+    #[command(flatten)]
+    elsewhere: Elsewhere<Self>,
+}
+
+impl Lacks for Options {
+    const REFUSED: &[Refused] = &[("queue", QUEUE_BY_CPU)];
 }
 
 pub(crate) fn run(options: &Options) -> Result<Ending> {
+    options.elsewhere.refuse()?;
     let common = options.reporting.live(options.interval, options.duration, options.num_packets);
     let open = || LiveSender::open(options.spec()?);
     let lines = |start: &Start| {
@@ -125,11 +134,12 @@ pub(super) fn start_text(start: &Start) -> String {
     if sending.flows > 1 {
         text += &format!("; {} flows", sending.flows);
     }
-    if let Some(pace) = sending.pace {
-        text += &format!("; {} packets/s", pace.pps);
-        if pace.burst > 1 {
-            text += &format!(" in bursts of {}", pace.burst);
-        }
-    }
-    text
+    text + &pace_text(sending)
+}
+
+/// The schedule, if there is one.
+pub(super) fn pace_text(sending: &Sending) -> String {
+    let Some(Pace { pps, burst }) = sending.pace else { return String::new() };
+    let bursts = if burst > 1 { format!(" in bursts of {burst}") } else { String::new() };
+    format!("; {pps} packets/s{bursts}")
 }

@@ -8,7 +8,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::outcome::EndReport;
-use super::{Protocol, SocketSpec};
+use super::{Protocol, SocketSpec, Stop};
 use crate::error::{Error, Result};
 
 /// The schema of these lines.
@@ -119,15 +119,17 @@ impl Control {
         }
     }
 
-    /// Asks, and waits for the answer.
-    pub(super) fn ask(&mut self, question: &Question) -> Result<Answer> {
+    /// Asks, and waits for the answer unless `stop` is set.
+    pub(super) fn ask(&mut self, question: &Question, stop: Stop<'_>) -> Result<Answer> {
         let what = "ask the sink";
         self.say(question)?;
         let deadline = Instant::now() + PATIENCE;
-        match self.hear(|| Instant::now() < deadline)? {
-            Some(Answer::Refused { why }) => Err(Error::invalid(what, format!("it refuses: {why}"))),
-            Some(answer) => Ok(answer),
-            None => Err(Error::invalid(what, "it has closed the connection")
+        match self.hear(|| Instant::now() < deadline && !stop()) {
+            Err(_nobody) if stop() => Err(Error::interrupted(what)),
+            Err(error) => Err(error.remedy("is it an xdplab trafficgen sink?")),
+            Ok(Some(Answer::Refused { why })) => Err(Error::invalid(what, format!("it refuses: {why}"))),
+            Ok(Some(answer)) => Ok(answer),
+            Ok(None) => Err(Error::invalid(what, "it has closed the connection")
                 .remedy("look what it printed; is it an xdplab trafficgen sink?")),
         }
     }

@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 
 pub use outcome::{Counts, EndReport, Ledger, MachineTime, Outcome, StreamReport, TcpReport};
 pub use run::SocketRun;
-pub(super) use run::{connect_within, open_socket};
+pub(crate) use run::units_per_second;
+pub(super) use run::{connect_within, open_socket, unless_interrupted};
 pub use sink::{Session, Sink, SinkSpec};
 
 use super::Rate;
@@ -79,6 +80,12 @@ pub struct SocketSpec {
     pub receive_buffer: Option<usize>,
     /// Sends out of this interface alone (`SO_BINDTODEVICE`).
     pub interface: Option<String>,
+    /// Time to live or hop limit (`IP_TTL`, `IPV6_UNICAST_HOPS`); `None`: as the kernel has it.
+    #[serde(default)]
+    pub ttl: Option<u8>,
+    /// The sender's application hands over pages of a file instead of copying bytes (sendfile(2); TCP).
+    #[serde(default)]
+    pub zero_copy: bool,
     /// There is a sink at the other end. Without one, TCP goes to any server that reads and UDP to wherever; what arrived
     /// is then what the peer's kernel has acknowledged (TCP), or not known (UDP).
     pub sink: bool,
@@ -126,6 +133,8 @@ impl SocketSpec {
             send_buffer: None,
             receive_buffer: None,
             interface: None,
+            ttl: None,
+            zero_copy: false,
             sink: true,
         }
     }
@@ -137,7 +146,8 @@ impl SocketSpec {
         if !(1..=Self::MAX_STREAMS).contains(&self.streams) {
             return refuse(&format!("{} streams", self.streams), &format!("ask for 1 to {}", Self::MAX_STREAMS));
         }
-        if udp && (self.discard || self.max_segment.is_some() || self.congestion.is_some() || self.no_delay) {
+        let of_tcp = self.discard || self.no_delay || self.zero_copy;
+        if udp && (of_tcp || self.max_segment.is_some() || self.congestion.is_some()) {
             return refuse("an option of TCP was given with UDP", "leave it out");
         }
         if !udp && (self.segments != 1 || self.gro || self.batch != Self::BATCH || self.count.is_some()) {
@@ -213,6 +223,7 @@ mod tests {
             (SocketSpec { streams: 129, ..tcp() }, "129 streams"),
             (SocketSpec { discard: true, ..udp() }, "an option of TCP"),
             (SocketSpec { congestion: Some("reno".into()), ..udp() }, "an option of TCP"),
+            (SocketSpec { zero_copy: true, ..udp() }, "an option of TCP"),
             (SocketSpec { gro: true, ..tcp() }, "an option of UDP"),
             (SocketSpec { count: Some(1), ..tcp() }, "an option of UDP"),
             (SocketSpec { rate: Some(Rate::PacketsPerSec(1.0)), ..tcp() }, "no rate in packets"),

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::{Errors, Protocol, SocketSpec};
+use crate::generator::Gaps;
 use crate::host::{CpuShares, CpuTimes};
 use crate::netlink::LinkStats;
 use crate::reading::Reading;
@@ -72,6 +73,9 @@ pub struct StreamReport {
     /// Datagrams that the kernel dropped because the socket's buffer was full (UDP, receiver).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub socket_drops: Option<Reading<u64>>,
+    /// Gaps between the calls of a stream with a rate (sender).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gaps: Option<Gaps>,
     /// Calls that failed, by errno name.
     #[serde(default, skip_serializing_if = "Errors::is_empty")]
     pub errors: Errors,

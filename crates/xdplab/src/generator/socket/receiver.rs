@@ -13,10 +13,13 @@ use super::{Errors, Protocol};
 use crate::error::Result;
 use crate::reading::Reading;
 use crate::sys::affinity::Pinned;
-use crate::sys::socket::{Incoming, dropped};
+use crate::sys::socket::{Incoming, dropped, set_receive_low_water};
 
 /// Bytes of a call (TCP): as much as a sender gives in one.
 const CALL: usize = 128 << 10;
+/// A waiting receiver is woken once a call's worth of bytes is there, or after a short while: to wake it for each segment
+/// would cost the sender more than the segment.
+const LOW_WATER: i32 = CALL as i32;
 /// Messages of a call (UDP).
 const BATCH: usize = 64;
 /// The most that one message can bring (UDP), datagrams taken together among it.
@@ -58,7 +61,7 @@ impl Receiver {
         let mut moments = None;
         let mut errors = Errors::new();
         let end = match self.protocol {
-            Protocol::Tcp => self.stream(&mut moments),
+            Protocol::Tcp => self.stream(&mut moments)?,
             Protocol::Udp => self.datagrams(&mut moments),
         };
         if let Err(errno) = end {
@@ -78,27 +81,31 @@ impl Receiver {
     }
 
     /// Whether the end of the stream was reached.
-    fn stream(&self, moments: &mut Option<(Instant, Instant)>) -> nix::Result<bool> {
+    fn stream(&self, moments: &mut Option<(Instant, Instant)>) -> Result<nix::Result<bool>> {
         let mut block = vec![0; CALL];
         let flags = if self.discard { MsgFlags::MSG_TRUNC } else { MsgFlags::empty() };
         loop {
             match recv(self.socket.as_raw_fd(), &mut block, flags) {
                 Ok(bytes) => {
                     let now = Instant::now();
+                    if bytes > 0 && moments.is_none() {
+                        // Not before: the time of the first byte is when it came.
+                        set_receive_low_water(self.socket.as_fd(), LOW_WATER)?;
+                    }
                     // The end of the stream is part of its time, and so is each byte before another end.
                     if bytes > 0 || moments.is_some() {
                         *moments = Some((moments.map_or(now, |(first, _)| first), now));
                     }
                     if bytes == 0 {
-                        return Ok(true);
+                        return Ok(Ok(true));
                     }
                     self.progress.add(bytes as u64, 0);
                 }
                 Err(errno) if again(errno) => {}
-                Err(errno) => return Err(errno),
+                Err(errno) => return Ok(Err(errno)),
             }
             if self.stopped() {
-                return Ok(false);
+                return Ok(Ok(false));
             }
         }
     }

@@ -18,7 +18,7 @@ use super::outcome::{Counts, EndReport, MachineClock, Outcome, TcpReport};
 use super::sender::{Sender, refused};
 use super::stream::{Ended, Progress, Worker, Workers, cpu_of, limit_waits};
 use super::{End, Protocol, SocketSpec, Stop};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::generator::Rate;
 use crate::generator::live::share;
 use crate::netlink::{LinkStats, Rtnl};
@@ -125,6 +125,7 @@ impl SocketRun {
                 duration: spec.duration,
                 limit: units(spec, size).map(|units| share(units, number, index)),
                 rate: spec.rate.map(|rate| units_per_second(rate, spec.protocol, size) / number as f64),
+                zero_copy: spec.zero_copy,
             };
             let thread = thread::Builder::new()
                 .name(format!("sender/{index}"))
@@ -276,7 +277,8 @@ fn units(spec: &SocketSpec, size: usize) -> Option<u64> {
     }
 }
 
-fn units_per_second(rate: Rate, protocol: Protocol, size: usize) -> f64 {
+/// Bytes (TCP) or datagrams of this size (UDP).
+pub(crate) fn units_per_second(rate: Rate, protocol: Protocol, size: usize) -> f64 {
     match (rate, protocol) {
         (Rate::PacketsPerSec(packets), _) => packets,
         (Rate::BitsPerSec(bits), Protocol::Tcp) => bits / 8.0,
@@ -299,20 +301,13 @@ fn open(to: SocketAddr, spec: &SocketSpec, stop: Stop<'_>) -> Result<Opened> {
     }
     let without_options = SocketSpec { interface: spec.interface.clone(), ..SocketSpec::new(Protocol::Tcp) };
     let control = connected(to, &without_options, stop).map_err(|error| {
-        error.remedy("start xdplab trafficgen sink there, or give --no-sink to send to another server")
+        unless_interrupted(error, "start xdplab trafficgen sink there, or give --no-sink to send to another server")
     })?;
     let mut control = Control::new(TcpStream::from(control))?;
     let streams = Expected::of(spec, size);
-    control.say(&Question::Open { schema: SCHEMA.into(), streams })?;
-    let deadline = Instant::now() + CONNECT;
-    let ports = match control.hear(|| Instant::now() < deadline && !stop())? {
-        Some(Answer::Ready { ports }) if !ports.is_empty() => ports,
-        Some(Answer::Refused { why }) => return Err(Error::invalid("open a session with the sink", why)),
-        Some(other) => return Err(unexpected(&other)),
-        None => {
-            return Err(Error::invalid("open a session with the sink", "it has closed the connection")
-                .remedy("is it an xdplab trafficgen sink?"));
-        }
+    let ports = match control.ask(&Question::Open { schema: SCHEMA.into(), streams }, stop)? {
+        Answer::Ready { ports } if !ports.is_empty() => ports,
+        other => return Err(unexpected(&other)),
     };
     let port = |stream: usize| SocketAddr::new(to.ip(), ports[stream % ports.len()]);
     let with_scope = |stream| match (to, port(stream)) {
@@ -326,7 +321,7 @@ fn open(to: SocketAddr, spec: &SocketSpec, stop: Stop<'_>) -> Result<Opened> {
     let sockets: Vec<OwnedFd> =
         (0..spec.streams).map(|stream| connected(with_scope(stream), spec, stop)).collect::<Result<_>>()?;
     if spec.protocol == Protocol::Udp {
-        try_out(&mut control, &sockets, size, spec.segments)?;
+        try_out(&mut control, &sockets, size, spec.segments, stop)?;
     }
     Ok(Opened { control: Some(control), sockets, rtnl, size, ifindex })
 }
@@ -345,7 +340,7 @@ fn size(spec: &SocketSpec, to: IpAddr, mtu: u32) -> Result<usize> {
 }
 
 /// Sends a datagram over each stream until the sink has one of each.
-fn try_out(control: &mut Control, sockets: &[OwnedFd], size: usize, segments: usize) -> Result<()> {
+fn try_out(control: &mut Control, sockets: &[OwnedFd], size: usize, segments: usize, stop: Stop<'_>) -> Result<()> {
     let what = "send a trial datagram over each stream";
     let mut last = 0;
     for _ in 0..TRIALS {
@@ -355,7 +350,7 @@ fn try_out(control: &mut Control, sockets: &[OwnedFd], size: usize, segments: us
                 Err(errno) => return Err(refused(size, segments, errno)),
             }
         }
-        match control.ask(&Question::Try)? {
+        match control.ask(&Question::Try, stop)? {
             Answer::Tried { arrived } if arrived == sockets.len() => return Ok(()),
             Answer::Tried { arrived } => last = arrived,
             other => return Err(unexpected(&other)),
@@ -381,6 +376,14 @@ pub(in crate::generator) fn open_socket(to: SocketAddr, spec: &SocketSpec) -> Re
         .map_err(|errno| Error::syscall(format!("open a socket to {to}"), "socket", errno))?;
     set_options(&socket, spec)?;
     Ok(socket)
+}
+
+/// A remedy for an error, but not for the user's own signal.
+pub(in crate::generator) fn unless_interrupted(error: Error, remedy: &str) -> Error {
+    match error.kind() {
+        ErrorKind::Interrupted => error,
+        _ => error.remedy(remedy),
+    }
 }
 
 /// Connects it, or gives up after `limit` or when `stop` is set. Its calls wait from then on.
@@ -425,11 +428,21 @@ fn await_connection(socket: &OwnedFd, limit: Duration, stop: Stop<'_>) -> nix::R
     Err(Errno::ETIMEDOUT)
 }
 
+/// Whichever of the two the socket's family knows.
+fn set_ttl(socket: &OwnedFd, ttl: u8) -> Result<()> {
+    let ttl = ttl.into();
+    let set = setsockopt(socket, sockopt::Ipv6Ttl, &ttl).or_else(|_v4| setsockopt(socket, sockopt::Ipv4Ttl, &ttl));
+    set.map_err(|errno| Error::syscall(format!("send with a TTL of {ttl}"), "setsockopt(IP_TTL)", errno))
+}
+
 fn set_options(socket: &OwnedFd, spec: &SocketSpec) -> Result<()> {
     let failed = |what: String, call| move |errno| Error::syscall(what, call, errno);
     if let Some(name) = &spec.interface {
         setsockopt(socket, sockopt::BindToDevice, &name.into())
             .map_err(failed(format!("send out of {name} alone"), "setsockopt(SO_BINDTODEVICE)"))?;
+    }
+    if let Some(ttl) = spec.ttl {
+        set_ttl(socket, ttl)?;
     }
     if let Some(bytes) = spec.send_buffer {
         setsockopt(socket, sockopt::SndBuf, &bytes)

@@ -1,19 +1,25 @@
 //! The thread that sends one stream.
 
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::fs::File;
+use std::io::Write as _;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::prctl::set_timerslack;
+use nix::sys::sendfile::sendfile;
 use nix::sys::socket::{MsgFlags, Shutdown, send, shutdown};
 
+use super::outcome::nanos;
 use super::pace::Pacer;
 use super::stream::{CpuTime, Ended, Progress, again};
 use super::{Errors, Protocol};
 use crate::error::{Error, Result};
+use crate::generator::GapCounts;
 use crate::sys::affinity::Pinned;
 use crate::sys::socket::Outgoing;
 
@@ -39,6 +45,39 @@ pub(super) struct Sender {
     pub(super) limit: Option<u64>,
     /// Units a second.
     pub(super) rate: Option<f64>,
+    /// Pages of a file are handed over (TCP).
+    pub(super) zero_copy: bool,
+}
+
+/// Where bytes come from.
+enum Bytes {
+    Memory(Vec<u8>),
+    /// The pages of a file of this length, which the kernel hands on as they are.
+    File(File),
+}
+
+impl Bytes {
+    /// So many, none of them 0: pages of nothing but zeros would all be one, and copied from the fastest cache.
+    fn new(sender: &Sender) -> Result<Self> {
+        let bytes = vec![0xa5; sender.size];
+        if !sender.zero_copy {
+            return Ok(Self::Memory(bytes));
+        }
+        let what = "make a file to send";
+        let file = memfd_create(c"xdplab", MFdFlags::MFD_CLOEXEC)
+            .map_err(|errno| Error::syscall(what, "memfd_create", errno))?;
+        let mut file = File::from(file);
+        file.write_all(&bytes).map_err(|error| Error::io(what, "write", &error))?;
+        Ok(Self::File(file))
+    }
+
+    /// Gives up to so many to the connection.
+    fn send(&self, socket: BorrowedFd<'_>, bytes: usize) -> nix::Result<usize> {
+        match self {
+            Self::Memory(block) => send(socket.as_raw_fd(), &block[..bytes], MsgFlags::MSG_NOSIGNAL),
+            Self::File(file) => sendfile(socket, file, Some(&mut 0), bytes),
+        }
+    }
 }
 
 /// A stream under way.
@@ -46,6 +85,8 @@ struct Sending<'a> {
     sender: &'a Sender,
     deadline: Option<Instant>,
     pacer: Option<Pacer>,
+    begin: Instant,
+    gaps: GapCounts,
     errors: Errors,
 }
 
@@ -58,6 +99,8 @@ impl Sender {
             sender: self,
             deadline: self.duration.and_then(|duration| begin.checked_add(duration)),
             pacer: self.rate.map(|rate| Pacer::new(begin, rate)),
+            begin,
+            gaps: GapCounts::none(),
             errors: Errors::new(),
         };
         let complete = match self.protocol {
@@ -67,6 +110,7 @@ impl Sender {
         let end = Instant::now();
         let mut report = self.progress.report(self.cpu, CpuTime::now()?.since(time));
         report.complete = complete;
+        report.gaps = sending.gaps.percentiles();
         report.errors = sending.errors;
         Ok((report, Some((begin, end))))
     }
@@ -99,13 +143,14 @@ impl Sending<'_> {
 
     /// Sends bytes, then says that there are no more. Whether all were sent that were to be.
     fn stream(&mut self) -> Result<bool> {
-        let block = vec![0; self.sender.size];
-        let fd = self.sender.socket.as_raw_fd();
+        let block = Bytes::new(self.sender)?;
+        let socket = self.sender.socket.as_fd();
         let mut sent = 0;
         while let Some(bytes) = self.next(sent, self.sender.size as u64) {
-            let part = &block[..usize::try_from(bytes).unwrap_or(block.len()).min(block.len())];
-            match send(fd, part, MsgFlags::MSG_NOSIGNAL) {
+            let part = usize::try_from(bytes).map_or(self.sender.size, |bytes| bytes.min(self.sender.size));
+            match block.send(socket, part) {
                 Ok(bytes) => {
+                    self.depart();
                     sent += bytes as u64;
                     self.sender.progress.add(bytes as u64, 0);
                 }
@@ -117,7 +162,7 @@ impl Sending<'_> {
                 }
             }
         }
-        match shutdown(fd, Shutdown::Write) {
+        match shutdown(socket.as_raw_fd(), Shutdown::Write) {
             Ok(()) => Ok(true),
             Err(errno) => {
                 self.count(errno);
@@ -140,6 +185,7 @@ impl Sending<'_> {
             };
             match taken {
                 Ok(taken) => {
+                    self.depart();
                     sent += taken as u64;
                     self.sender.progress.add((taken * size) as u64, taken as u64);
                 }
@@ -154,6 +200,13 @@ impl Sending<'_> {
             }
         }
         Ok(true)
+    }
+
+    /// Counts a call, where calls follow a schedule.
+    fn depart(&mut self) {
+        if self.pacer.is_some() {
+            self.gaps.depart(nanos(self.begin.elapsed()));
+        }
     }
 
     fn count(&mut self, errno: Errno) {

@@ -238,7 +238,7 @@ impl Server {
         loop {
             match control.hear(|| !self.stopped())? {
                 Some(Question::Try) => {
-                    let arrived = reception.try_out()?;
+                    let arrived = reception.try_out(|| !self.stopped())?;
                     if arrived == reception.expected.number && reception.workers.workers.is_empty() {
                         reception.start(&self.cpus)?;
                     }
@@ -330,7 +330,7 @@ impl Reception {
     }
 
     /// How many sockets a datagram has come to; whatever has come is taken away, and is not counted.
-    fn try_out(&self) -> Result<usize> {
+    fn try_out(&self, go_on: impl Fn() -> bool) -> Result<usize> {
         let deadline = Instant::now() + TRIAL;
         let mut arrived = 0;
         for socket in &self.sockets {
@@ -338,7 +338,7 @@ impl Reception {
             let mut byte = [0];
             let came = |result: std::io::Result<usize>| result.is_ok();
             let mut has_come = came(socket.recv(&mut byte));
-            while !has_come && Instant::now() < deadline {
+            while !has_come && Instant::now() < deadline && go_on() {
                 has_come = came(socket.recv(&mut byte));
             }
             arrived += usize::from(has_come);

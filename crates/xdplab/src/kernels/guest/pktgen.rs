@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::meter::{KSOFTIRQD, threads};
 use crate::error::{Error, Result};
 use crate::generator::pktgen::{Pktgen, PktgenSpec, XmitMode};
-use crate::packet::{ETHERNET_HEADER_LEN, MIN_L2_LEN};
+use crate::packet::{ETHERNET_HEADER_LEN, MIN_L2_LEN, Vlan};
 use crate::sys::sched::set_fifo_of;
 use crate::topology::Port;
 
@@ -28,6 +28,7 @@ pub(super) fn send(port: &Port, peer: &Port, mtu: Option<u32>, packets: u64) -> 
         dst_mac: peer.mac,
         dst_ports: None,
         udp_checksum: false,
+        vlan: Vlan::None,
         threads: 1,
         first_thread: 0,
         clones: 0,

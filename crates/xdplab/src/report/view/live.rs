@@ -3,7 +3,7 @@
 use super::super::table::{Cell, Column, Table};
 use super::charts::{Accounts, Chart, Line, TimeLine};
 use super::{Finding, Kind, plain};
-use crate::live::{Account, End, EndedBy, Interval, LiveRun, Part};
+use crate::live::{Account, End, EndedBy, Interval, LiveRun, Part, ReceivedSession, SinkStart};
 use crate::reading::Reading;
 use crate::units::PacketsPerSec;
 
@@ -15,7 +15,7 @@ impl Finding {
             kind: Kind::Live,
             title: plain(&title(run)),
             set_up: set_up(run).iter().map(|line| plain(line)).collect(),
-            table: table(run),
+            table: if run.start.sink.is_some() { sessions(run) } else { table(run) },
             notes: notes(run).iter().map(|note| plain(note)).collect(),
             guards: Vec::new(),
             charts: charts(run),
@@ -51,6 +51,11 @@ fn set_up(run: &LiveRun) -> Vec<String> {
         let passes = if target.passes { "; a program that passes every packet was attached there too" } else { "" };
         format!("to {} (ifindex {}), driver {}{passes}", target.interface, target.ifindex, target.driver)
     }));
+    if let Some(SinkStart { address, cpus }) = &run.start.sink {
+        let cpus: Vec<String> = cpus.iter().map(ToString::to_string).collect();
+        let cpus = if cpus.is_empty() { "any CPU".into() } else { format!("CPU {}", cpus.join(",")) };
+        lines.push(format!("waits at {address}, receives on {cpus}"));
+    }
     if let Some(xsk) = &run.start.xsk {
         let pages = if xsk.huge_pages { " on huge pages" } else { "" };
         lines.push(format!(
@@ -122,15 +127,50 @@ fn table(run: &LiveRun) -> Table {
     Table { columns, rows }
 }
 
+/// What a sink received of each sender.
+fn sessions(run: &LiveRun) -> Table {
+    let columns = vec![
+        Column::words("from", "from"),
+        Column::numbers("Mbit/s", "mbit_per_s"),
+        Column::numbers("CPU ns/byte", "cpu_ns_per_byte"),
+        Column::numbers("bytes", "bytes"),
+        Column::numbers("datagrams", "datagrams"),
+        Column::numbers("seconds", "seconds"),
+    ];
+    let row = |ReceivedSession { from, received, .. }: &ReceivedSession| {
+        let from = Cell::text(from.to_string());
+        let Some(report) = received.known() else {
+            return [vec![from], vec![Cell::Missing; 5]].concat();
+        };
+        let mbits = (report.period_s > 0.0).then(|| report.bytes as f64 * 8.0 / report.period_s / 1e6);
+        vec![
+            from,
+            mbits.map_or(Cell::Missing, |mbits| Cell::number(mbits, 1)),
+            report.cpu_ns_per_byte.map_or(Cell::Missing, |ns| Cell::number(ns, 4)),
+            Cell::Count(report.bytes),
+            if report.datagrams > 0 { Cell::Count(report.datagrams) } else { Cell::Empty },
+            Cell::number(report.period_s, 3),
+        ]
+    };
+    Table { columns, rows: run.sessions.iter().map(row).collect() }.without_empty_columns()
+}
+
 fn notes(run: &LiveRun) -> Vec<String> {
     let mut notes = run.start.notes.clone();
     let Some(End { ended_by, softirq, cpus, limiter, ledger, .. }) = &run.end else {
         notes.push("the record ends before the command did: no total".into());
         return notes;
     };
-    notes.push(
-        "ns/packet is time over packets: the cost of a packet only where the receiver is what limits the rate".into(),
-    );
+    let why = |session: &ReceivedSession| match &session.received {
+        Reading::Known(_) => None,
+        Reading::NotAvailable { why } => Some(format!("from {}: not received ({why})", session.from)),
+    };
+    notes.extend(run.sessions.iter().filter_map(why));
+    if run.start.sink.is_none() {
+        let meaning =
+            "ns/packet is time over packets: the cost of a packet only where the receiver is what limits the rate";
+        notes.push(meaning.into());
+    }
     notes.push(match ended_by {
         EndedBy::Duration => "ended after its --duration".into(),
         EndedBy::Count => "ended after its --count".into(),

@@ -1,7 +1,9 @@
 //! Tests that say what they need, and what is said when it is not there.
 
+pub(crate) mod capture;
 pub(crate) mod child;
 pub(crate) mod held;
+pub(crate) mod tap;
 pub(crate) mod xdp;
 
 use std::collections::BTreeMap;
@@ -62,6 +64,15 @@ fn send_one() -> xdplab::Result<()> {
     let spec = LiveFramesSpec { frame: vec![0; 60], ifindex: 1, cpus: vec![0], batch: 1, count: Some(1), rewrite };
     LiveFrames::start(&spec, &NetNs::new()?)?.wait().map(|_sent| ())
 }
+
+/// There are tap interfaces.
+pub(crate) const TAP: Need = Need {
+    name: "tap interfaces",
+    probe: || match std::fs::exists("/dev/net/tun") {
+        Ok(true) => Probe::Met,
+        _ => Probe::Lacking("there is no /dev/net/tun".to_owned()),
+    },
+};
 
 /// The machine has two CPUs.
 pub(crate) const TWO_CPUS: Need = Need {

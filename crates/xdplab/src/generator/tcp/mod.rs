@@ -4,6 +4,8 @@
 //! There is retransmission (after three duplicate acknowledgements, or 200 ms without one, from there on) and a congestion
 //! window (RFC 5681), both simple: the peer's stack is what is to be loaded.
 
+mod segment;
+
 use std::net::SocketAddr;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::thread;
@@ -15,24 +17,24 @@ use aya::programs::Xdp;
 use nix::sys::socket::{SockaddrStorage, bind, getsockname};
 use serde::{Deserialize, Serialize};
 
-use super::LiveFrames;
+use self::segment::{ACK, FIN, RST, Template};
 use super::live::{Counter, Job};
-use super::socket::{Protocol, SocketSpec, Stop, connect_within, open_socket};
+use super::socket::{Protocol, SocketSpec, Stop, connect_within, open_socket, unless_interrupted};
+use super::trafficgen::GapMap;
+use super::{GapCounts, LiveFrames, Pace, Rate, TrafficSpec};
 use crate::bpf;
 use crate::error::{Error, Result};
-use crate::packet::{ETHERNET_HEADER_LEN, IPV4_HEADER_LEN, IPV6_HEADER_LEN, MacAddr, checksum};
+use crate::packet::{ETHERNET_HEADER_LEN, FCS_LEN, FrameLengths, MacAddr};
 use crate::sys::bpf::run_live_frames;
 use crate::sys::socket::{TcpInfo, tcp_info};
 use crate::topology::NetNs;
 
 /// Members of the programs' maps, as 64-bit words (`bpf/tcp.bpf.c`).
-const PLAN: usize = 11 + HEADER_WORDS;
+const PLAN: usize = 14 + HEADER_WORDS;
 const ACKS: usize = 17;
-const SENDS: usize = 10;
+const SENDS: usize = 14;
 /// Words of a frame that are written anew each time.
 const HEADER_WORDS: usize = 10;
-/// Length of a TCP header without options (RFC 9293).
-const TCP_HEADER_LEN: usize = 20;
 /// Bytes that the timestamp option takes away from a segment, with padding (RFC 7323, appendix A).
 const TIMESTAMPS_LEN: u32 = 12;
 /// A live frame is in one page together with the kernel's own data (net/bpf/test_run.c), some 800 bytes.
@@ -45,13 +47,8 @@ const INITIAL_WINDOW: u64 = 10;
 const LAST_ACKS: Duration = Duration::from_millis(40);
 const FIN_ACK: Duration = Duration::from_millis(30);
 
-/// Flags of the TCP header.
-const FIN: u8 = 1;
-const RST: u8 = 1 << 2;
-const ACK: u8 = 1 << 4;
-
 /// What to send, and to whom.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct TcpFlowSpec {
     /// The peer.
     pub to: SocketAddr,
@@ -71,6 +68,12 @@ pub struct TcpFlowSpec {
     pub bytes: Option<u64>,
     /// Payload bytes of a segment; `None`: as many as the peer, the MTU and a page take.
     pub payload: Option<usize>,
+    /// No faster than this; `None`: as fast as the windows allow. Bits are those on the wire, FCS counted.
+    pub rate: Option<Rate>,
+    /// Segments that leave back to back where there is a rate.
+    pub burst: Option<u32>,
+    /// Time to live or hop limit, of the handshake too.
+    pub ttl: u8,
     /// How long the handshake may take.
     pub timeout: Duration,
 }
@@ -125,6 +128,8 @@ pub struct TcpFlow {
     plan: Array<MapData, [u64; PLAN]>,
     acks: Array<MapData, [u64; ACKS]>,
     sends: Array<MapData, [u64; SENDS]>,
+    gaps: GapMap,
+    pace: Option<Pace>,
     connection: Option<Connection>,
     frames: Option<LiveFrames>,
 }
@@ -137,15 +142,6 @@ struct Connection {
     payload: usize,
     /// A segment with sequence numbers of 0 and its checksum left out.
     template: Template,
-}
-
-/// A segment of the flow.
-#[derive(Clone, Debug)]
-struct Template {
-    peer_mac: [u8; 6],
-    own_mac: [u8; 6],
-    local: SocketAddr,
-    to: SocketAddr,
 }
 
 impl TcpFlow {
@@ -167,6 +163,8 @@ impl TcpFlow {
             plan: bpf::take_map(&mut object, "plan_map")?,
             acks: bpf::take_map(&mut object, "acks_map")?,
             sends: bpf::take_map(&mut object, "sends_map")?,
+            gaps: bpf::take_map(&mut object, "gaps").map(GapMap)?,
+            pace: None,
             spec,
             object: Some(object),
             receive,
@@ -188,7 +186,11 @@ impl TcpFlow {
     pub fn connect(&mut self, stop: Stop<'_>) -> Result<()> {
         let spec = self.spec.clone();
         let what = || format!("connect to {} out of {}", spec.to, spec.interface);
-        let options = SocketSpec { interface: Some(self.spec.interface.clone()), ..SocketSpec::new(Protocol::Tcp) };
+        let options = SocketSpec {
+            interface: Some(self.spec.interface.clone()),
+            ttl: Some(self.spec.ttl),
+            ..SocketSpec::new(Protocol::Tcp)
+        };
         let socket = open_socket(self.spec.to, &options)?;
         let any: SocketAddr = if self.spec.to.is_ipv4() { ([0; 4], 0).into() } else { ([0_u16; 8], 0).into() };
         bind(socket_number(&socket), &SockaddrStorage::from(any))
@@ -196,7 +198,8 @@ impl TcpFlow {
         let mut plan = watch(self.spec.to, local_address(&socket)?.port());
         self.set_plan(plan)?;
         connect_within(&socket, self.spec.to, self.spec.timeout, stop).map_err(|error| {
-            error.concerning(what()).remedy("is there a server? xdplab trafficgen sink is one; -t gives it more time")
+            let remedy = "is there a server? xdplab trafficgen sink is one; -t gives it more time";
+            unless_interrupted(error.concerning(what()), remedy)
         })?;
         let (local, info) = (local_address(&socket)?, tcp_info(socket.as_fd())?);
         let mut acks = self.acks()?;
@@ -205,7 +208,9 @@ impl TcpFlow {
             return Err(Error::invalid(what(), why).remedy("choose the interface that the route to it leads out of"));
         }
         let payload = self.payload(&info)?;
-        let template = Template { peer_mac: mac(acks[3]), own_mac: mac(acks[4]), local, to: self.spec.to };
+        let ttl = self.spec.ttl;
+        let template = Template { peer_mac: mac(acks[3]), own_mac: mac(acks[4]), local, to: self.spec.to, ttl };
+        self.pace = self.schedule(payload)?;
         (acks[7], acks[14], acks[15]) = (info.snd_wnd.into(), INITIAL_WINDOW * payload as u64, u64::MAX);
         acks[13] = acks[1];
         self.acks.set(0, acks, 0).map_err(|error| bpf::map_error("set the flow's windows", &error))?;
@@ -213,15 +218,19 @@ impl TcpFlow {
         (sends[5], sends[6], sends[8]) = (acks[1], acks[1], acks[1]);
         self.sends.set(0, sends, 0).map_err(|error| bpf::map_error("set the flow's sequence numbers", &error))?;
         let frame = template.frame(payload, 0, 0, ACK);
-        plan[5..11].copy_from_slice(&[
+        let gap = self.pace.map(|pace| pace.gap(1));
+        plan[5..14].copy_from_slice(&[
             template.tcp_offset() as u64,
             payload as u64,
             template.partial_sum(&frame),
             info.snd_wscale.into(),
             self.spec.count.unwrap_or(0),
             self.spec.bytes.unwrap_or(0),
+            self.pace.map_or(0, |pace| pace.burst.into()),
+            gap.map_or(0, |gap| gap.ns),
+            gap.map_or(0, |gap| gap.fraction.into()),
         ]);
-        for (word, bytes) in plan[11..].iter_mut().zip(frame.as_chunks().0) {
+        for (word, bytes) in plan[14..].iter_mut().zip(frame.as_chunks().0) {
             *word = u64::from_ne_bytes(*bytes);
         }
         plan[4] = 1;
@@ -243,7 +252,7 @@ impl TcpFlow {
             program: "send",
             frame: &connection.template.frame(connection.payload, 0, 0, ACK),
             cpus: &[self.spec.cpu],
-            batch: self.spec.batch,
+            batch: self.pace.map_or(self.spec.batch, |pace| pace.burst.min(TrafficSpec::MAX_BATCH)),
             // What is left is told by the programs; they make frames all the time, and send those that they may.
             count: None,
             packets_per_call: u32::MAX.into(),
@@ -267,6 +276,33 @@ impl TcpFlow {
     #[must_use]
     pub fn payload_len(&self) -> Option<usize> {
         self.connection.as_ref().map(|connection| connection.payload)
+    }
+
+    /// Lengths of a frame with so much payload.
+    #[must_use]
+    pub fn frame_lengths(&self, payload: usize) -> FrameLengths {
+        let l2 = Template::headers_len(self.spec.to) + payload;
+        FrameLengths { payload, l2, wire: l2 + FCS_LEN }
+    }
+
+    /// When segments leave, once connected; `None`: as fast as the windows allow.
+    #[must_use]
+    pub fn pace(&self) -> Option<Pace> {
+        self.pace
+    }
+
+    /// Gaps between scheduled departures; `None` without a schedule.
+    ///
+    /// # Errors
+    /// The map can't be read.
+    pub fn gaps(&self) -> Result<Option<GapCounts>> {
+        self.pace.map(|_| self.gaps.read()).transpose()
+    }
+
+    fn schedule(&self, payload: usize) -> Result<Option<Pace>> {
+        let TcpFlowSpec { rate, burst, .. } = self.spec;
+        let pps = rate.map(|rate| rate.pps(self.frame_lengths(payload).wire as f64));
+        pps.map(|pps| Pace::new(pps, 1, burst, Pace::LIVE_FRAMES_SINGLY)).transpose()
     }
 
     /// Succeeds as long as segments are made.
@@ -448,128 +484,9 @@ fn mac(word: u64) -> [u8; 6] {
     MacAddr([a, b, c, d, e, f]).0
 }
 
-impl Template {
-    /// Bytes before the TCP header.
-    fn tcp_offset(&self) -> usize {
-        Self::headers_len(self.to) - TCP_HEADER_LEN
-    }
-
-    fn headers_len(to: SocketAddr) -> usize {
-        ETHERNET_HEADER_LEN + if to.is_ipv4() { IPV4_HEADER_LEN } else { IPV6_HEADER_LEN } + TCP_HEADER_LEN
-    }
-
-    /// A whole frame, with its checksums, and zeros as payload.
-    fn frame(&self, payload: usize, seq: u32, ack_seq: u32, flags: u8) -> Vec<u8> {
-        let mut frame = [self.peer_mac, self.own_mac].concat();
-        let tcp_len = TCP_HEADER_LEN + payload;
-        match (self.local, self.to) {
-            (SocketAddr::V4(from), SocketAddr::V4(to)) => {
-                frame.extend(0x0800_u16.to_be_bytes());
-                let total = ((IPV4_HEADER_LEN + tcp_len) as u16).to_be_bytes();
-                // Version and length, no class, the length, no id, not to be fragmented, TTL 64, TCP.
-                let mut ip = [&[0x45, 0][..], &total, &[0, 0, 0x40, 0, 64, 6, 0, 0]].concat();
-                ip.extend([from.ip().octets(), to.ip().octets()].concat());
-                let sum = checksum::internet(&[&ip]);
-                ip[10..12].copy_from_slice(&sum.to_be_bytes());
-                frame.extend(ip);
-            }
-            (from, to) => {
-                frame.extend(0x86dd_u16.to_be_bytes());
-                // Version, no class and label, the length, TCP, hop limit 64.
-                frame.extend([&[0x60, 0, 0, 0][..], &(tcp_len as u16).to_be_bytes(), &[6, 64]].concat());
-                frame.extend([octets(from), octets(to)].concat());
-            }
-        }
-        let ports = [self.local.port(), self.to.port()].map(u16::to_be_bytes).concat();
-        let numbers = [seq, ack_seq].map(u32::to_be_bytes).concat();
-        // The header's length, flags, the widest window without a scale, no checksum yet, nothing urgent.
-        let mut tcp = [&ports[..], &numbers, &[0x50, flags, 0xff, 0xff, 0, 0, 0, 0]].concat();
-        tcp.resize(tcp_len, 0);
-        let sum = checksum::internet(&[&self.pseudo_header(tcp_len), &tcp]);
-        tcp[16..18].copy_from_slice(&sum.to_be_bytes());
-        frame.extend(tcp);
-        frame
-    }
-
-    /// RFC 9293, section 3.1; the parts of the IPv6 one (RFC 8200, section 8.1) have the same sum.
-    fn pseudo_header(&self, tcp_len: usize) -> Vec<u8> {
-        [&octets(self.local)[..], &octets(self.to), &(tcp_len as u32).to_be_bytes(), &[0, 6]].concat()
-    }
-
-    /// The sum that the checksum of `frame` is the complement of, in the order of bytes of this machine: the programs add
-    /// sequence numbers to it as they stand in the frame (RFC 1071, section 2 (B)).
-    fn partial_sum(&self, frame: &[u8]) -> u64 {
-        let at = self.tcp_offset() + 16;
-        let sum = u16::from_be_bytes([frame[at], frame[at + 1]]);
-        u16::from_ne_bytes((!sum).to_be_bytes()).into()
-    }
-}
-
-fn octets(address: SocketAddr) -> Vec<u8> {
-    match address {
-        SocketAddr::V4(address) => address.ip().octets().to_vec(),
-        SocketAddr::V6(address) => address.ip().octets().to_vec(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn template(from: &str, to: &str) -> Template {
-        let (local, to) = (from.parse().unwrap(), to.parse().unwrap());
-        Template { peer_mac: [2, 0, 0, 0, 0, 2], own_mac: [2, 0, 0, 0, 0, 1], local, to }
-    }
-
-    const FLOWS: [(&str, &str); 2] =
-        [("198.18.0.1:40000", "198.18.0.2:10000"), ("[2001:2::1]:40000", "[2001:2::2]:10000")];
-
-    #[test]
-    fn another_decoder_finds_the_segment_and_its_checksums_right() {
-        for (from, to) in FLOWS {
-            let frame = template(from, to).frame(1000, 0xfedc_ba98, 0x0123_4567, FIN | ACK);
-            let packet = etherparse::SlicedPacket::from_ethernet(&frame).unwrap();
-            let Some(etherparse::TransportSlice::Tcp(tcp)) = packet.transport else { panic!("{packet:?}") };
-            let header = tcp.to_header();
-            assert_eq!((header.source_port, header.destination_port), (40_000, 10_000));
-            assert_eq!((header.sequence_number, header.acknowledgment_number), (0xfedc_ba98, 0x0123_4567));
-            assert!(header.fin && header.ack && !header.syn && !header.rst);
-            assert_eq!(tcp.payload(), vec![0; 1000]);
-            let expected = match packet.net.unwrap() {
-                etherparse::NetSlice::Ipv4(ip) => {
-                    assert_eq!(ip.header().header_checksum(), ip.header().to_header().calc_header_checksum());
-                    header.calc_checksum_ipv4(&ip.header().to_header(), tcp.payload()).unwrap()
-                }
-                etherparse::NetSlice::Ipv6(ip) => {
-                    header.calc_checksum_ipv6(&ip.header().to_header(), tcp.payload()).unwrap()
-                }
-                other => panic!("{other:?}"),
-            };
-            assert_eq!(header.checksum, expected);
-        }
-    }
-
-    /// The same arithmetic as in `checksum()` of `bpf/tcp.bpf.c`.
-    fn by_difference(partial: u64, seq: u32, ack_seq: u32) -> u16 {
-        let (seq, ack_seq) = (u32::from_ne_bytes(seq.to_be_bytes()), u32::from_ne_bytes(ack_seq.to_be_bytes()));
-        let mut sum = partial as u32 + (seq & 0xffff) + (seq >> 16) + (ack_seq & 0xffff) + (ack_seq >> 16);
-        sum = (sum & 0xffff) + (sum >> 16);
-        !((sum + (sum >> 16)) as u16)
-    }
-
-    proptest::proptest! {
-        #[test]
-        fn the_checksum_by_difference_is_that_of_the_whole_segment(seq: u32, ack_seq: u32, payload in 0_usize..1400) {
-            for (from, to) in FLOWS {
-                let template = template(from, to);
-                let partial = template.partial_sum(&template.frame(payload, 0, 0, ACK));
-                let whole = template.frame(payload, seq, ack_seq, ACK);
-                let at = template.tcp_offset() + 16;
-                let in_frame = u16::from_ne_bytes([whole[at], whole[at + 1]]);
-                proptest::prop_assert_eq!(by_difference(partial, seq, ack_seq), in_frame);
-            }
-        }
-    }
 
     #[test]
     fn the_programs_look_for_the_peer_s_frames_as_they_stand_on_the_wire() {
