@@ -8,7 +8,9 @@ use super::{NotEnough, Slice};
 /// A batch's median needs this many blocks to be steady against the share of slow slices.
 const BLOCKS_PER_BATCH: usize = 8;
 /// Fewer batches than this on one CPU leave their scatter unknown.
-const FEWEST_BATCHES: usize = 5;
+pub(super) const FEWEST_BATCHES: usize = 5;
+/// Fewer batches than this on one CPU are no location to go by, where their scatter is not asked for.
+pub(super) const FEWEST_BATCHES_OF_ROUND: usize = 2;
 /// So many blocks on one CPU are always enough for an interval; a block gives each copy of each variant one slice.
 pub const BLOCKS_NEEDED: usize = FEWEST_BATCHES * BLOCKS_PER_BATCH;
 /// More batches would be so short that more of them follow their neighbours, and add little: 31 degrees of freedom give
@@ -59,8 +61,9 @@ struct Sample {
 }
 
 impl Table {
-    /// The table of `variants`: of two, each slice less the other variant's level in its block; of one, as timed.
-    pub(super) fn new(slices: &[Slice], variants: &[u16]) -> Result<Self, NotEnough> {
+    /// The table of `variants`: of two, each slice less the other variant's level in its block; of one, as timed. It has at
+    /// least so many batches.
+    pub(super) fn new(slices: &[Slice], variants: &[u16], fewest_batches: usize) -> Result<Self, NotEnough> {
         let wanted: Vec<&Slice> = slices.iter().filter(|slice| variants.contains(&slice.variant)).collect();
         let mut timed: Vec<Timed> = wanted.iter().filter_map(|&slice| Some((*slice, slice.ns_per_packet()?))).collect();
         for &variant in variants {
@@ -81,7 +84,7 @@ impl Table {
             .chunk_by(|(a, _), (b, _)| (a.cpu, a.block) == (b.cpu, b.block))
             .filter(|block| variants.iter().all(|variant| block.iter().any(|(slice, _)| slice.variant == *variant)))
             .collect();
-        let batches = batches(&paired)?;
+        let batches = batches(&paired, fewest_batches)?;
         let mut samples = Vec::with_capacity(timed.len());
         for (batch, blocks) in batches.iter().enumerate() {
             for block in *blocks {
@@ -134,14 +137,14 @@ fn drop_tainted(timed: &mut Vec<Timed>) {
 }
 
 /// Consecutive blocks of one CPU, about equally many in each batch. A CPU with too few blocks for one batch is left out.
-fn batches<'a>(blocks: &'a [&'a [Timed]]) -> Result<Vec<&'a [&'a [Timed]]>, NotEnough> {
+fn batches<'a>(blocks: &'a [&'a [Timed]], fewest: usize) -> Result<Vec<&'a [&'a [Timed]]>, NotEnough> {
     let cpus: Vec<_> = blocks.chunk_by(|a, b| a[0].0.cpu == b[0].0.cpu).collect();
     let per_batch = (blocks.len() / (MOST_BATCHES * cpus.len().max(1))).max(BLOCKS_PER_BATCH);
     // Each CPU has a level of its own, so its first batch says nothing about scatter.
     let scatter: usize = cpus.iter().map(|of_cpu| (of_cpu.len() / per_batch).saturating_sub(1)).sum();
-    if scatter + 1 < FEWEST_BATCHES {
+    if scatter + 1 < fewest {
         let blocks = cpus.iter().map(|of_cpu| of_cpu.len()).max().unwrap_or(0);
-        return Err(NotEnough::Blocks { blocks, needed: BLOCKS_NEEDED });
+        return Err(NotEnough::Blocks { blocks, needed: fewest * BLOCKS_PER_BATCH });
     }
     let of_cpu = |of_cpu: &'a [&'a [Timed]]| {
         let (blocks, batches) = (of_cpu.len(), of_cpu.len() / per_batch);

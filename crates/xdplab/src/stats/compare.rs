@@ -2,10 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::blocks::{BLOCKS_NEEDED, Row, Table};
+use super::blocks::{BLOCKS_NEEDED, FEWEST_BATCHES, FEWEST_BATCHES_OF_ROUND, Row, Table};
 use super::robust::{hodges_lehmann, percentile};
 use super::student::{Difference, Level, Variance, interval, mean, t_quantile};
 use super::{Interval, NotEnough, Slice};
+
+/// From so many rounds on the interval is theirs alone, and does not miss one that came out too short.
+const ENOUGH_ROUNDS: usize = 6;
 
 /// The cost of one variant in this run. Other runs drift: compare variants only within one run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -82,7 +85,11 @@ impl Comparison {
 ///
 /// [`NotEnough`] without slices of the variant or with too few blocks of them.
 pub fn absolute(slices: &[Slice], variant: u16, level: Level) -> Result<Absolute, NotEnough> {
-    let table = Table::new(slices, &[variant])?;
+    absolute_of(slices, variant, level, FEWEST_BATCHES)
+}
+
+fn absolute_of(slices: &[Slice], variant: u16, level: Level, fewest_batches: usize) -> Result<Absolute, NotEnough> {
+    let table = Table::new(slices, &[variant], fewest_batches)?;
     let side = Side::new(&table, variant);
     let spread = Spread::new(&table, &[&side], &side.batches)?;
     Ok(Absolute {
@@ -96,13 +103,15 @@ pub fn absolute(slices: &[Slice], variant: u16, level: Level) -> Result<Absolute
 }
 
 /// The cost of `variant` over rounds, between which everything was loaded anew: the mean of the rounds' costs with Student's
-/// interval, in which what moves from round to round is held. One round is [`absolute`].
+/// interval, in which what moves from round to round is held. One round is [`absolute`]. Rounds that came out too short are left
+/// out as [`compare_rounds`] does.
 ///
 /// # Errors
 ///
 /// [`NotEnough`] without rounds, or of the first round that has not enough.
 pub fn absolute_rounds(rounds: &[&[Slice]], variant: u16, level: Level) -> Result<Absolute, NotEnough> {
-    let of_round = rounds.iter().map(|slices| absolute(slices, variant, level)).collect::<Result<Vec<_>, _>>()?;
+    let (of_round, left_out) =
+        whole_rounds(rounds, &[variant], |slices, fewest_batches| absolute_of(slices, variant, level, fewest_batches))?;
     let costs: Vec<f64> = of_round.iter().map(|round| round.cost.estimate).collect();
     let (Some(&first), Some(cost)) = (of_round.first(), mean(&costs)) else {
         return Err(NotEnough::Slices { variant });
@@ -113,7 +122,7 @@ pub fn absolute_rounds(rounds: &[&[Slice]], variant: u16, level: Level) -> Resul
         percentiles_5_50_95_99_ns: percentiles(rounds.iter().copied().flatten(), variant),
         layout_included: true,
         slices_used: of_round.iter().map(|round| round.slices_used).sum(),
-        slices_left_out: of_round.iter().map(|round| round.slices_left_out).sum(),
+        slices_left_out: of_round.iter().map(|round| round.slices_left_out).sum::<usize>() + left_out,
         ..first
     })
 }
@@ -131,7 +140,16 @@ fn percentiles<'a>(slices: impl Iterator<Item = &'a Slice>, variant: u16) -> [f6
 ///
 /// [`NotEnough`] without slices of one of them or with too few blocks that hold both.
 pub fn compare(slices: &[Slice], baseline: u16, candidate: u16, level: Level) -> Result<Comparison, NotEnough> {
-    let table = Table::new(slices, &[baseline, candidate])?;
+    compare_of(slices, [baseline, candidate], level, FEWEST_BATCHES)
+}
+
+fn compare_of(
+    slices: &[Slice],
+    [baseline, candidate]: [u16; 2],
+    level: Level,
+    fewest_batches: usize,
+) -> Result<Comparison, NotEnough> {
+    let table = Table::new(slices, &[baseline, candidate], fewest_batches)?;
     let (before, after) = (Side::new(&table, baseline), Side::new(&table, candidate));
     // Each side is less the other one's level, so the distance between them is twice the difference.
     let batches: Vec<f64> =
@@ -165,6 +183,10 @@ pub fn compare(slices: &[Slice], baseline: u16, candidate: u16, level: Level) ->
 /// between two values, four rounds at 95 % hold the truth in 88 % (simulated), six to twelve in 93 % to 97 %. One round is
 /// [`compare()`].
 ///
+/// How blocks scatter within a round does not enter that interval, so with six rounds or more two batches of blocks are enough
+/// for one, and rounds with fewer are left out as long as six remain: how many slices came, and not what they cost, decides.
+/// Their slices are in [`Comparison::slices_unpaired`].
+///
 /// # Errors
 ///
 /// [`NotEnough`] without rounds, or of the first round that has not enough.
@@ -174,14 +196,15 @@ pub fn compare_rounds(
     candidate: u16,
     level: Level,
 ) -> Result<Comparison, NotEnough> {
-    let compared =
-        rounds.iter().map(|slices| compare(slices, baseline, candidate, level)).collect::<Result<Vec<_>, _>>()?;
+    let variants = [baseline, candidate];
+    let (compared, left_out) =
+        whole_rounds(rounds, &variants, |slices, fewest_batches| compare_of(slices, variants, level, fewest_batches))?;
     let deltas: Vec<f64> = compared.iter().map(|round| round.difference.delta.estimate).collect();
     let (Some(&first), Some(delta)) = (compared.first(), mean(&deltas)) else {
         return Err(NotEnough::Slices { variant: baseline });
     };
     let Some(variance) = Variance::of_mean(&deltas) else { return Ok(first) };
-    let sum = |of: fn(&Comparison) -> usize| compared.iter().map(of).sum();
+    let sum = |of: fn(&Comparison) -> usize| compared.iter().map(of).sum::<usize>();
     let average = |of: &dyn Fn(&Comparison) -> Option<f64>| mean(&compared.iter().map(of).collect::<Option<Vec<_>>>()?);
     Ok(Comparison {
         difference: Difference::new(delta, variance, level)?,
@@ -194,11 +217,35 @@ pub fn compare_rounds(
         slices_used: sum(|round| round.slices_used),
         slices_invalid: sum(|round| round.slices_invalid),
         slices_tainted: sum(|round| round.slices_tainted),
-        slices_unpaired: sum(|round| round.slices_unpaired),
+        slices_unpaired: sum(|round| round.slices_unpaired) + left_out,
         seconds: compared.iter().map(|round| round.seconds).sum(),
         layout_variance_ns2: 0.0,
         ..first
     })
+}
+
+/// What each round says, and how many slices of these variants are in rounds that say nothing; `of` is given the fewest batches
+/// that will do.
+fn whole_rounds<T>(
+    rounds: &[&[Slice]],
+    variants: &[u16],
+    of: impl Fn(&[Slice], usize) -> Result<T, NotEnough>,
+) -> Result<(Vec<T>, usize), NotEnough> {
+    let enough = |rounds: usize| rounds >= ENOUGH_ROUNDS;
+    let fewest = if enough(rounds.len()) { FEWEST_BATCHES_OF_ROUND } else { FEWEST_BATCHES };
+    let found: Vec<Result<T, NotEnough>> = rounds.iter().map(|slices| of(slices, fewest)).collect();
+    let is_short =
+        |found: &Result<T, NotEnough>| matches!(found, Err(NotEnough::Blocks { .. } | NotEnough::Slices { .. }));
+    let may_leave_out = enough(found.iter().filter(|found| !is_short(found)).count());
+    let (mut whole, mut left_out) = (Vec::new(), 0);
+    for (found, slices) in found.into_iter().zip(rounds) {
+        if may_leave_out && is_short(&found) {
+            left_out += slices.iter().filter(|slice| variants.contains(&slice.variant)).count();
+        } else {
+            whole.push(found?);
+        }
+    }
+    Ok((whole, left_out))
 }
 
 /// The usual way, for showing beside: two runs one after the other, the mean time per packet of the second minus that

@@ -17,7 +17,7 @@
 //!    effective sample size of a first-order autoregression). Degrees of freedom are Satterthwaite's.
 //!
 //! Copies loaded together are not always independent: with several rounds, each loaded anew, [`compare_rounds`] takes the
-//! round for the unit.
+//! round for the unit, and a round needs no scatter of its own.
 //!
 //! What the location means: the cost of the *typical* slice. A variant that only makes its rare slices slower (a longer
 //! tail, the same median) does not differ by this measure; the percentiles in [`Absolute`] show it. When the share of

@@ -112,6 +112,46 @@ fn intervals_over_rounds_hold_what_the_copies_of_one_round_share_and_one_round_d
 }
 
 #[test]
+fn intervals_over_rounds_of_few_blocks_hold_the_difference() {
+    // As where a busy machine gives slices slowly: 2 copies, 16 to 26 blocks a round, many slices slow.
+    let machine = Machine { costs: vec![66.5, 67.5], copies: 2, layout_sd: 0.2, slow_share: 0.1, ..short() };
+    let holds = |seed: u64| {
+        let rounds: Vec<Vec<Slice>> = (0..8)
+            .map(|part| Machine { blocks: 18 + part, ..machine.clone() }.run(seed * 8 + u64::from(part)))
+            .collect();
+        let rounds: Vec<&[Slice]> = rounds.iter().map(Vec::as_slice).collect();
+        let delta = compare_rounds(&rounds, 0, 1, Level::default()).unwrap().difference.delta;
+        delta.low <= 1.0 && 1.0 <= delta.high
+    };
+    let held = (0..250).filter(|seed| holds(*seed)).count();
+    assert!((229..=249).contains(&held), "{held} of 250");
+}
+
+#[test]
+fn a_round_that_came_out_short_is_left_out_and_counted_while_six_remain() {
+    let run = |blocks: u32, seed: u64| Machine { blocks, slow_share: 0.0, ..short() }.run(seed);
+    let whole: Vec<Vec<Slice>> = (0..6).map(|seed| run(40, seed)).collect();
+    let of = |rounds: &[&[Slice]]| compare_rounds(rounds, 0, 1, Level::default());
+    let mut rounds: Vec<&[Slice]> = whole.iter().map(Vec::as_slice).collect();
+    let before = of(&rounds).unwrap();
+    let (short_round, fits) = (run(15, 9), run(16, 10));
+    rounds.insert(3, &short_round);
+    let after = of(&rounds).unwrap();
+    assert_eq!((after.slices_unpaired, after.slices_unpaired - before.slices_unpaired), (15 * 8, 15 * 8));
+    assert_eq!(Comparison { slices_unpaired: before.slices_unpaired, ..after }, before);
+    let alone = |rounds: &[&[Slice]]| absolute_rounds(rounds, 1, Level::default()).unwrap();
+    assert_eq!(alone(&rounds).slices_left_out, 15 * 4);
+    rounds[3] = &fits;
+    assert_eq!(of(&rounds).unwrap().rounds, 7);
+    // With five whole ones the short one is the reason, and a round needs the scatter of its own.
+    rounds[3] = &short_round;
+    assert_eq!(of(&rounds[..6]), Err(NotEnough::Blocks { blocks: 15, needed: 16 }));
+    assert_eq!(of(&rounds[..5]), Err(NotEnough::Blocks { blocks: 15, needed: 40 }));
+    rounds[4] = &[];
+    assert_eq!(of(&rounds), Err(NotEnough::Blocks { blocks: 15, needed: 16 }));
+}
+
+#[test]
 fn rounds_add_up_and_one_round_is_the_comparison_itself() {
     let quiet = Machine { slow_share: 0.0, ..short() };
     let (first, second) = (quiet.run(1), Machine { copies: 1, ..quiet }.run(2));

@@ -127,7 +127,7 @@ fn enqueue_drops(account: &Account) -> u64 {
 
 fn e4() {
     let record = run("e4-stream.toml", "0.3");
-    assert_eq!((record.streams.len(), record.pools.len()), (18, 1));
+    assert_eq!((record.streams.len(), record.pools.len()), (18, 2));
     for case in &record.streams {
         assert!(case.outcome.goodput_bps.known().is_some_and(|bps| *bps > 1e6), "{:?}", case.outcome);
         let tcp = case.outcome.sent.streams[0].tcp.unwrap();
