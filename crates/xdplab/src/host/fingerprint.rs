@@ -1,33 +1,19 @@
 //! What the machine is: everything known to move a result, as it was when the run began. The host's name is left out.
 
-use std::collections::BTreeMap;
-use std::io::Read as _;
-use std::str::FromStr;
+mod cpu;
+mod kernel;
 
-use flate2::read::GzDecoder;
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
-use sha2::{Digest as _, Sha256};
+
+pub(crate) use cpu::cpu_count;
+pub use cpu::{Cpu, Frequency};
+use cpu::{cpuid_hypervisor, hypervisor};
+pub use kernel::{ConfigFile, Kernel};
 
 use super::root::{Root, parse};
 use crate::reading::Reading;
-
-/// Build options of the kernel that cost or save time on the path of a packet, or decide what can be observed.
-const CONFIG_OPTIONS: [&str; 14] = [
-    "CONFIG_BPF_JIT_ALWAYS_ON",
-    "CONFIG_DEBUG_NET",
-    "CONFIG_DEBUG_PREEMPT",
-    "CONFIG_HZ",
-    "CONFIG_INIT_ON_ALLOC_DEFAULT_ON",
-    "CONFIG_KASAN",
-    "CONFIG_MITIGATION_RETPOLINE",
-    "CONFIG_NETWORK_PHY_TIMESTAMPING",
-    "CONFIG_NET_PKTGEN",
-    "CONFIG_NO_HZ_FULL",
-    "CONFIG_PAGE_POOL_STATS",
-    "CONFIG_PROVE_LOCKING",
-    "CONFIG_SLUB_DEBUG_ON",
-    "CONFIG_VIRT_CPU_ACCOUNTING_GEN",
-];
 
 /// The machine and its state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -60,81 +46,6 @@ pub struct Environment {
     pub irqbalance_running: Reading<bool>,
     /// Transparent huge pages: `always`, `madvise` or `never`.
     pub transparent_hugepage: Reading<String>,
-}
-
-/// The running kernel.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Kernel {
-    /// As `uname -r` says.
-    pub release: Reading<String>,
-    /// As `uname -v` says.
-    pub version: Reading<String>,
-    /// The boot parameters. What follows `--` goes to init and is left out.
-    pub cmdline: Reading<String>,
-    /// The preemption model: `none`, `voluntary`, `full`, `lazy` or `rt`. Where the kernel lets it change while running
-    /// (PREEMPT_DYNAMIC) and debugfs can't be read, this is the model it booted with.
-    pub preemption: Reading<String>,
-    /// The build configuration.
-    pub config: Reading<ConfigFile>,
-}
-
-/// A kernel's build configuration.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ConfigFile {
-    /// Where it was found.
-    pub path: String,
-    /// SHA-256 of its text (unpacked), in hexadecimal.
-    pub sha256: String,
-    /// Options that bear on a measurement; `n` is not set.
-    pub options: BTreeMap<String, String>,
-}
-
-/// The processors. Where they differ, model and family are those of the first.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Cpu {
-    /// The name the processor gives itself, e.g. `AMD EPYC 9354 32-Core Processor`.
-    pub model_name: Reading<String>,
-    /// Vendor (x86) or implementer (Arm).
-    pub vendor: Reading<String>,
-    /// Family (x86) or architecture (Arm).
-    pub family: Reading<String>,
-    /// Model (x86) or part (Arm).
-    pub model: Reading<String>,
-    /// Stepping (x86) or revision (Arm).
-    pub stepping: Reading<String>,
-    /// Microcode revision (x86).
-    pub microcode: Reading<String>,
-    /// Online CPUs as a list of ranges, e.g. `0-3,8`.
-    pub online: Reading<String>,
-    /// CPUs present in the machine, in the same form.
-    pub present: Reading<String>,
-    /// CPUs the kernel has room for, in the same form.
-    pub possible: Reading<String>,
-    /// Whether two hardware threads of one core are in use.
-    pub smt_active: Reading<bool>,
-    /// Online NUMA nodes, in the same form as the CPUs.
-    pub numa_nodes: Reading<String>,
-}
-
-/// Frequency and idle policy. Where CPUs differ, every value there is, comma-separated.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Frequency {
-    /// The frequency driver, e.g. `amd-pstate-epp`.
-    pub driver: Reading<String>,
-    /// The frequency governor, e.g. `performance`.
-    pub governor: Reading<String>,
-    /// Lowest frequency the policy allows, in MHz: the lowest of all CPUs.
-    pub min_mhz: Reading<f64>,
-    /// Highest frequency the policy allows, in MHz: the highest of all CPUs.
-    pub max_mhz: Reading<f64>,
-    /// Frequency of each CPU just now, in MHz. A guest usually sees a constant.
-    pub current_mhz: Reading<Vec<f64>>,
-    /// Whether frequencies above the nominal one are allowed.
-    pub turbo: Reading<bool>,
-    /// The idle driver, e.g. `acpi_idle`: waking from a deep idle state takes tens of microseconds.
-    pub idle_driver: Reading<String>,
-    /// The idle governor, e.g. `menu`.
-    pub idle_governor: Reading<String>,
 }
 
 impl Environment {
@@ -247,183 +158,6 @@ fn by_state(states: &BTreeMap<String, String>) -> String {
     format!("mitigated: {}, vulnerable: {}", names("Mitigation"), names("Vulnerable"))
 }
 
-impl Kernel {
-    fn read(root: &Root) -> Self {
-        let release = root.text("/proc/sys/kernel/osrelease");
-        let version = root.text("/proc/sys/kernel/version");
-        let cmdline = root.text("/proc/cmdline").map(|text| {
-            let words: Vec<_> = text.split_whitespace().take_while(|&word| word != "--").collect();
-            words.join(" ")
-        });
-        let config = ConfigText::read(root);
-        let preemption = preemption(root, &version, &cmdline, &config);
-        Self { release, version, cmdline, preemption, config: config.map(|config| config.summary()) }
-    }
-}
-
-/// A kernel's build configuration as text.
-pub(crate) struct ConfigText {
-    path: String,
-    text: String,
-}
-
-impl ConfigText {
-    /// Reads it from the kernel itself or from where distributions keep it.
-    pub(crate) fn read(root: &Root) -> Reading<Self> {
-        Self::from_kernel(root).or_else(|| {
-            root.text("/proc/sys/kernel/osrelease").and_then(|release| {
-                Self::from_file(root, format!("/boot/config-{release}"))
-                    .or_else(|| Self::from_file(root, format!("/lib/modules/{release}/config")))
-            })
-        })
-    }
-
-    fn from_kernel(root: &Root) -> Reading<Self> {
-        let path = "/proc/config.gz";
-        root.bytes(path).and_then(|packed| {
-            let mut text = String::new();
-            let unpacked = GzDecoder::new(&*packed).read_to_string(&mut text);
-            unpacked.map(|_| Self { path: path.into(), text }).map_err(|error| format!("{path}: {error}")).into()
-        })
-    }
-
-    fn from_file(root: &Root, path: String) -> Reading<Self> {
-        root.bytes(&path).map(|bytes| Self { text: String::from_utf8_lossy(&bytes).into_owned(), path })
-    }
-
-    /// The value of an option such as `CONFIG_HZ`; `n` where it is not set.
-    pub(crate) fn option(&self, name: &str) -> &str {
-        self.text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).unwrap_or("n")
-    }
-
-    fn preemption(&self) -> Reading<String> {
-        let models = [
-            ("CONFIG_PREEMPT_NONE", "none"),
-            ("CONFIG_PREEMPT_VOLUNTARY", "voluntary"),
-            ("CONFIG_PREEMPT", "full"),
-            ("CONFIG_PREEMPT_LAZY", "lazy"),
-        ];
-        let model = models.iter().find(|(option, _)| self.option(option) == "y");
-        model.map(|(_, model)| (*model).to_owned()).ok_or_else(|| format!("{}: no preemption model", self.path)).into()
-    }
-
-    fn summary(&self) -> ConfigFile {
-        ConfigFile {
-            path: self.path.clone(),
-            sha256: Sha256::digest(&self.text).iter().map(|byte| format!("{byte:02x}")).collect(),
-            options: CONFIG_OPTIONS.iter().map(|&name| (name.into(), self.option(name).into())).collect(),
-        }
-    }
-}
-
-/// The first source that knows: the running state, the version string, the boot parameter, the build default.
-fn preemption(
-    root: &Root,
-    version: &Reading<String>,
-    cmdline: &Reading<String>,
-    config: &Reading<ConfigText>,
-) -> Reading<String> {
-    let words = |text: &Reading<String>| text.known().map_or_else(String::new, String::clone);
-    let (version, cmdline) = (words(version), words(cmdline));
-    let parameter = cmdline.split_whitespace().filter_map(|word| word.strip_prefix("preempt=")).next_back();
-    let debugfs = "/sys/kernel/debug/sched/preempt";
-    between(root, debugfs, '(', ')').or_else(|| match (version.contains("PREEMPT_RT"), parameter) {
-        (true, _) => Reading::Known("rt".into()),
-        (false, Some(model)) => Reading::Known(model.into()),
-        (false, None) => match config {
-            Reading::Known(config) => config.preemption(),
-            Reading::NotAvailable { why } => Reading::not_available(why.as_str()),
-        },
-    })
-}
-
-impl Cpu {
-    fn read(root: &Root) -> Self {
-        let info = root.text("/proc/cpuinfo");
-        let field = |names: &[&str]| {
-            info.clone().and_then(|info| {
-                let value = names.iter().find_map(|name| cpuinfo_values(&info, name).next().map(str::to_owned));
-                value.ok_or_else(|| format!("/proc/cpuinfo: no {:?}", names[0])).into()
-            })
-        };
-        let system = |name: &str| root.text(&format!("/sys/devices/system/{name}"));
-        Self {
-            model_name: field(&["model name"]),
-            vendor: field(&["vendor_id", "CPU implementer"]),
-            family: field(&["cpu family", "CPU architecture"]),
-            model: field(&["model", "CPU part"]),
-            stepping: field(&["stepping", "CPU revision"]),
-            microcode: field(&["microcode"]),
-            online: system("cpu/online"),
-            present: system("cpu/present"),
-            possible: system("cpu/possible"),
-            smt_active: flag(root, "/sys/devices/system/cpu/smt/active"),
-            numa_nodes: system("node/online"),
-        }
-    }
-}
-
-impl Frequency {
-    fn read(root: &Root) -> Self {
-        let idle = |file: &str| root.text(&format!("/sys/devices/system/cpu/cpuidle/{file}"));
-        let mhz = |file: &str| cpufreq::<f64>(root, file).map(|khz| khz.into_iter().map(|khz| khz / 1000.0));
-        Self {
-            driver: cpufreq(root, "scaling_driver").map(distinct),
-            governor: cpufreq(root, "scaling_governor").map(distinct),
-            min_mhz: mhz("scaling_min_freq").map(|mhz| mhz.fold(f64::MAX, f64::min)),
-            max_mhz: mhz("scaling_max_freq").map(|mhz| mhz.fold(0.0, f64::max)),
-            current_mhz: mhz("scaling_cur_freq").map(Iterator::collect).or_else(|| cpuinfo_mhz(root)),
-            turbo: turbo(root),
-            idle_driver: idle("current_driver"),
-            idle_governor: idle("current_governor").or_else(|| idle("current_governor_ro")),
-        }
-    }
-}
-
-/// One file of every frequency policy; there is at least one, or the reason why not.
-fn cpufreq<T: FromStr>(root: &Root, file: &str) -> Reading<Vec<T>> {
-    let dir = "/sys/devices/system/cpu/cpufreq";
-    root.names(dir).and_then(|names| {
-        let policies: Vec<_> = names.iter().filter(|name| name.starts_with("policy")).collect();
-        if policies.is_empty() {
-            return Reading::not_available(format!("{dir}: no policy"));
-        }
-        let values = policies.iter().map(|policy| root.value(&format!("{dir}/{policy}/{file}")).into_result());
-        values.collect::<Result<_, _>>().into()
-    })
-}
-
-fn distinct(mut values: Vec<String>) -> String {
-    values.sort();
-    values.dedup();
-    values.join(",")
-}
-
-fn cpuinfo_mhz(root: &Root) -> Reading<Vec<f64>> {
-    let place = "/proc/cpuinfo";
-    root.text(place).and_then(|info| {
-        let values: Result<Vec<f64>, _> =
-            cpuinfo_values(&info, "cpu MHz").map(|text| parse(place, text).into_result()).collect();
-        match values {
-            Ok(values) if values.is_empty() => Reading::not_available(format!("{place}: no \"cpu MHz\"")),
-            values => values.into(),
-        }
-    })
-}
-
-/// The values of every `name : value` line, in the order of the CPUs.
-fn cpuinfo_values<'a>(info: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
-    let fields = info.lines().filter_map(|line| line.split_once(':'));
-    fields.filter(move |(field, _)| field.trim() == name).map(|(_, value)| value.trim())
-}
-
-/// `intel_pstate` says what is forbidden, the generic switch what is allowed.
-fn turbo(root: &Root) -> Reading<bool> {
-    let boost = "/sys/devices/system/cpu/cpufreq/boost";
-    let intel = "/sys/devices/system/cpu/intel_pstate/no_turbo";
-    flag(root, boost).or_else(|| flag(root, intel).map(|forbidden| !forbidden))
-}
-
 fn flag(root: &Root, path: &str) -> Reading<bool> {
     root.value::<u8>(path).map(|value| value != 0)
 }
@@ -445,46 +179,6 @@ fn mitigations(root: &Root) -> Reading<BTreeMap<String, String>> {
         });
         states.collect::<Result<_, _>>().into()
     })
-}
-
-/// `none` where the CPU lacks the flag that only a guest sees (x86), else the name by the CPU itself, by Xen's directory
-/// or by the firmware's vendor.
-fn hypervisor(root: &Root, cpuid: Option<String>) -> Reading<String> {
-    let flags = root.text("/proc/cpuinfo").and_then(|info| {
-        cpuinfo_values(&info, "flags").next().map(str::to_owned).ok_or("/proc/cpuinfo: no \"flags\"").into()
-    });
-    flags.and_then(|flags| {
-        if !flags.split_whitespace().any(|flag| flag == "hypervisor") {
-            return Reading::Known("none".into());
-        }
-        Reading::from(cpuid.ok_or("CPUID: no hypervisor name"))
-            .or_else(|| root.text("/sys/hypervisor/type"))
-            .or_else(|| root.text("/sys/class/dmi/id/sys_vendor"))
-    })
-}
-
-/// The hypervisor's signature in CPUID leaf 0x4000_0000 (the kernel's `hypervisor_cpuid_base`), by the name people use.
-#[cfg(target_arch = "x86_64")]
-fn cpuid_hypervisor() -> Option<String> {
-    let leaf = std::arch::x86_64::__cpuid(0x4000_0000);
-    let bytes: Vec<u8> = [leaf.ebx, leaf.ecx, leaf.edx].into_iter().flat_map(u32::to_le_bytes).collect();
-    let signature = String::from_utf8(bytes).ok()?;
-    let signature = signature.trim_end_matches('\0').trim();
-    let name = match signature {
-        "KVMKVMKVM" => "KVM",
-        "Microsoft Hv" => "Hyper-V",
-        "VMwareVMware" => "VMware",
-        "XenVMMXenVMM" => "Xen",
-        "TCGTCGTCGTCG" => "QEMU (emulated)",
-        other => other,
-    };
-    let printable = !name.is_empty() && name.chars().all(|c| c == ' ' || c.is_ascii_graphic());
-    printable.then(|| name.to_owned())
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn cpuid_hypervisor() -> Option<String> {
-    None
 }
 
 fn uptime(root: &Root) -> Reading<f64> {
@@ -517,16 +211,6 @@ fn irqbalance_running(root: &Root) -> Reading<bool> {
         pids.map(|pid| root.text(&format!("/proc/{pid}/comm")))
             .any(|comm| comm.known().is_some_and(|c| c == "irqbalance"))
     })
-}
-
-/// How many CPUs a list such as `0-3,8` has.
-pub(crate) fn cpu_count(list: &str) -> Option<usize> {
-    let range = |text: &str| -> Option<usize> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        Some(last.checked_sub(first)? + 1)
-    };
-    list.split(',').map(range).sum()
 }
 
 #[cfg(test)]
