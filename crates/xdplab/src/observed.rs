@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::device::HandedOn;
 use crate::host::CpuShares;
 use crate::netlink::XdpMode;
-use crate::observe::{Enqueued, Kthread, NapiPolls, PagePools, Softirqs, Xmit};
+use crate::observe::{Enqueued, Kthread, NapiPolls, PagePools, PoolPaths, Softirqs, Xmit};
 use crate::reading::Reading;
 use crate::reference::Reference;
 use crate::stats::Slice;
@@ -51,6 +51,9 @@ pub struct Observed {
     pub softirqs: Reading<Vec<Softirqs>>,
     /// Page pools, read after teardown.
     pub page_pools: Reading<PagePools>,
+    /// Ways of pages through the device's page pools; absent where there is no device, and from records that are older.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pool_paths: Option<Reading<PoolPaths>>,
     /// Where each CPU's time went while slices were taken.
     pub cpu_shares: Reading<Vec<(u32, Reading<CpuShares>)>>,
     /// The reference workload, timed before and after on the device's CPU.

@@ -21,7 +21,7 @@ use crate::device::{Attachment, Counts, SlicedDevice, VariantSpec};
 use crate::error::{Error, Result};
 use crate::generator::{LiveFrames, LiveFramesSpec, Rewrite, Sink};
 use crate::netlink::{LinkStats, Netdev, XdpFeature, XdpMode};
-use crate::observe::{Interface, Observers, PagePools, Watch};
+use crate::observe::{Interface, Observers, PagePools, PoolPaths, Watch};
 use crate::observed::{Ledger, Observed, Onwards};
 use crate::packet::{UDP_HEADER_LEN, build_udp_frame};
 use crate::reading::Reading;
@@ -74,6 +74,7 @@ pub(crate) struct Bench {
     /// At the end of the pair that programs redirect to.
     behind: Option<(Attachment, Sink)>,
     interface_before: LinkStats,
+    pool_paths_before: Reading<PoolPaths>,
     placement: PlacementState,
     described: LabDescription,
     pub(crate) lab: Lab,
@@ -94,6 +95,7 @@ impl Bench {
         must_take_redirected(&lab.generator)?;
         Ok(Self {
             interface_before: attached.interface_stats()?,
+            pool_paths_before: attached.pool_paths(),
             described: lab.describe()?,
             attached,
             sink,
@@ -130,6 +132,7 @@ impl Bench {
     ) -> Result<Observed> {
         let counted = self.attached.settle()?;
         let interface_received = self.attached.interface_stats()?.rx_packets - self.interface_before.rx_packets;
+        let pool_paths = since(self.attached.pool_paths(), &self.pool_paths_before);
         let behind = self.behind.as_ref().map(|(_, sink)| sink);
         let around = Around {
             // Without a target nothing can arrive behind it.
@@ -139,6 +142,7 @@ impl Bench {
             interface_received: Reading::Known(interface_received),
             returned: self.sink.as_ref().map(|(_, sink)| sink.packets()).transpose()?,
             reference,
+            pool_paths,
             xdp_mode: self.attached.xdp_mode()?,
             placement: self.placement.clone(),
             described: [self.described.clone(), self.lab.describe()?],
@@ -163,6 +167,7 @@ struct Around {
     returned: Option<u64>,
     onwards: Option<Onwards>,
     reference: Reading<Reference>,
+    pool_paths: Reading<PoolPaths>,
     xdp_mode: Option<XdpMode>,
     placement: PlacementState,
     /// Before and after.
@@ -200,6 +205,7 @@ fn observed(witnesses: &Witnesses, sampled: Sampled, counted: Counted, around: A
         napi: observers.napi(),
         softirqs: observers.softirqs_per_cpu(),
         page_pools: Reading::not_available("the lab is still up"),
+        pool_paths: Some(around.pool_paths),
         cpu_shares: sampled.cpu_shares,
         reference: around.reference,
         xdp_mode: around.xdp_mode,
@@ -207,6 +213,11 @@ fn observed(witnesses: &Witnesses, sampled: Sampled, counted: Counted, around: A
         lab_after: Some(lab_after),
         placement: around.placement,
     }
+}
+
+/// What was counted between two readings.
+fn since(after: Reading<PoolPaths>, before: &Reading<PoolPaths>) -> Reading<PoolPaths> {
+    after.and_then(|after| before.clone().map(|before| after.since(before)))
 }
 
 /// Loads the device of a round; its programs, their places in memory and the schedule are drawn from the plan's seed. The

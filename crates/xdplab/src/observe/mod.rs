@@ -6,6 +6,7 @@ mod attach_message;
 mod counters;
 mod cpumap;
 mod flows;
+mod pool_paths;
 
 pub use attach_message::AttachMessage;
 pub use counters::{
@@ -13,6 +14,7 @@ pub use counters::{
 };
 pub use cpumap::{CpumapObserver, Enqueued, Kthread};
 pub use flows::{Flow, FlowXmit};
+pub use pool_paths::PoolPaths;
 
 use aya::Ebpf;
 use aya::programs::{BtfTracePoint, ProgramError};

@@ -10,7 +10,7 @@ use crate::device::{Attachment, Counts, HandedOn, SlicedDevice};
 use crate::error::{Error, Result};
 use crate::host::{CpuShares, CpuTimes};
 use crate::netlink::{LinkStats, XdpMode};
-use crate::observe::Interface;
+use crate::observe::{Interface, PoolPaths};
 use crate::observed::by_round;
 use crate::reading::Reading;
 use crate::run::{self, Plan, Progress};
@@ -125,6 +125,11 @@ impl Attached {
         link.stats.ok_or_else(|| {
             Error::unsupported(format!("read the statistics of {}", link.name), "the kernel left IFLA_STATS64 out")
         })
+    }
+
+    /// What its page pools did so far.
+    pub(super) fn pool_paths(&self) -> Reading<PoolPaths> {
+        PoolPaths::read(&self.netns, self.ifindex)
     }
 
     /// The mode of the one program that is attached, as the kernel says it.

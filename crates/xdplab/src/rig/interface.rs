@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use super::attached::{Attached, Traffic};
-use super::{Around, Witnesses, observed, takes_redirected};
+use super::{Around, Witnesses, observed, since, takes_redirected};
 use crate::device::VariantSpec;
 use crate::error::{Error, Result};
 use crate::netlink::XdpMode;
@@ -76,11 +76,13 @@ impl Rig for InterfaceRig {
         let device = Interface { ifindex: self.ifindex, netns: self.netns.inode() };
         let witnesses = Witnesses::attach(plan, Watch { device, ..Watch::default() })?;
         let mut attached = Attached::attach(plan, &self.netns, self.ifindex)?;
+        let pool_paths_before = attached.pool_paths();
         let reference = Beside::begin(plan.placement.dut_cpu());
         let outside = Outside { plan, name: before.dut.name.clone() };
         let sampled = attached.rounds(plan, &outside, progress, stop)?;
         let reference = reference.and_then(Beside::end).into();
         let xdp_mode = attached.xdp_mode()?;
+        let pool_paths = since(attached.pool_paths(), &pool_paths_before);
         // Packets go on coming: only a device that is detached has counters that stand still.
         attached.detach();
         let counted = attached.settle()?;
@@ -94,6 +96,7 @@ impl Rig for InterfaceRig {
             interface_received: Reading::not_available("packets came in before and after too"),
             returned: None,
             reference,
+            pool_paths,
             xdp_mode,
             placement: PlacementState::outside(&self.netns, self.ifindex),
             described: [before, self.described(&targets)?],

@@ -214,6 +214,7 @@ impl Taken {
             napi: no_driver(),
             softirqs: no_driver(),
             page_pools: no_driver(),
+            pool_paths: None,
             cpu_shares: surroundings.cpu_shares,
             reference: surroundings.reference,
             xdp_mode: None,

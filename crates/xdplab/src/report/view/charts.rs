@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::super::table::{Cell, Tone};
 use super::plain;
 use crate::live::Account;
-use crate::observe::Pages;
+use crate::observe::{Pages, PoolPaths};
 use crate::observed::Observed;
 use crate::reading::Reading;
 use crate::settings::Visit;
@@ -302,20 +302,55 @@ pub(super) fn ledger(observed: &Observed) -> Option<Chart> {
     (received > 0).then_some(Chart::Accounts(Accounts { title: "Packets", accounts }))
 }
 
-/// Whether packets used recycled pages, and whether all pages came back.
+/// Whether packets used recycled pages, which way these went, and whether all pages came back.
 pub(super) fn page_pools(observed: &Observed) -> Option<Chart> {
-    let Reading::Known(pools) = &observed.page_pools else { return None };
     let mut accounts = Vec::new();
     if let Some([recycled, fresh]) = observed.recycled() {
         let parts = [("on a recycled page", recycled), ("on a page from the page allocator", fresh)];
         accounts.push(Reading::Known(Account::new("packets sent", recycled + fresh, parts)));
     }
-    let pages = |of: &str, pages: &Pages| {
-        Reading::Known(Account::new(of, pages.held, [("released after teardown", pages.released)]))
+    accounts.extend(observed.pool_paths.iter().flat_map(pool_paths));
+    if let Reading::Known(pools) = &observed.page_pools {
+        let pages = |of: &str, pages: &Pages| {
+            Reading::Known(Account::new(of, pages.held, [("released after teardown", pages.released)]))
+        };
+        accounts.push(pages("pages held by the device's pools", &pools.device));
+        accounts.push(pages("pages held by the generator's pools", &pools.generator));
+    }
+    (!accounts.is_empty()).then_some(Chart::Accounts(Accounts { title: "Page pools", accounts }))
+}
+
+/// Where pages of the device's pools came from, and where they went.
+fn pool_paths(paths: &Reading<PoolPaths>) -> Vec<Reading<Account>> {
+    let paths = match paths {
+        Reading::Known(paths) => paths,
+        Reading::NotAvailable { why } => {
+            return vec![Reading::not_available(plain(&format!("cache and ring of the device's pools: {why}")))];
+        }
     };
-    accounts.push(pages("pages held by the device's pools", &pools.device));
-    accounts.push(pages("pages held by the generator's pools", &pools.generator));
-    Some(Chart::Accounts(Accounts { title: "Page pools", accounts }))
+    let account = |of: &str, parts: &[(&'static str, u64)]| {
+        let pages = parts.iter().fold(0_u64, |sum, (_, pages)| sum.saturating_add(*pages));
+        Reading::Known(Account::new(of, pages, parts.iter().copied()))
+    };
+    vec![
+        account(
+            "pages given out by the device's pools",
+            &[
+                ("out of the cache", paths.alloc_fast),
+                ("out of the ring", paths.alloc_refill),
+                ("from the page allocator", paths.alloc_slow),
+            ],
+        ),
+        account(
+            "pages that came back to the device's pools",
+            &[
+                ("into the cache", paths.recycle_cached),
+                ("into the ring", paths.recycle_ring),
+                ("to the page allocator, since the ring was full", paths.recycle_ring_full),
+                ("to the page allocator, since they were still in use", paths.recycle_released_refcnt),
+            ],
+        ),
+    ]
 }
 
 #[cfg(test)]
@@ -370,6 +405,23 @@ mod tests {
         assert_eq!(found.rounds, [0.12]);
         let [strip] = found.tainted[..] else { panic!("{:?}", found.tainted) };
         assert!(strip.from <= 0.150 && strip.to >= 0.151 && strip.share == 1.0, "{strip:?}");
+    }
+
+    #[test]
+    fn the_ways_through_the_device_s_pools_are_shares_of_what_was_given_out_and_came_back() {
+        let paths =
+            PoolPaths { alloc_fast: 70, alloc_refill: 20, alloc_slow: 10, recycle_ring: 90, ..PoolPaths::default() };
+        let told: Vec<String> = pool_paths(&Reading::Known(paths)).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            told,
+            [
+                "100 pages given out by the device's pools = 70 out of the cache + 20 out of the ring + 10 from the page allocator, \
+                 residual 0",
+                "90 pages that came back to the device's pools = 0 into the cache + 90 into the ring, residual 0",
+            ]
+        );
+        let [Reading::NotAvailable { why }] = &pool_paths(&Reading::not_available("EOPNOTSUPP"))[..] else { panic!() };
+        assert_eq!(why, "cache and ring of the device's pools: EOPNOTSUPP");
     }
 
     #[test]
