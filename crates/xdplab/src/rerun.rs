@@ -3,11 +3,15 @@
 use serde::Serialize;
 
 use crate::across::{EnvironmentDifference, value_differences};
+use crate::kernels::compare::{Comparison, compare_across};
+use crate::kernels::{CaseName, KernelRuns, KernelsCase};
+use crate::rates::RatesCase;
 use crate::record::Record;
 use crate::run::Compared;
-use crate::scenario::{Done, Outcome};
+use crate::scenario::Outcome;
 use crate::settings::{ComparedSetting, SettingsCase};
 use crate::stats::Difference;
+use crate::stream::StreamCase;
 use crate::verdict::Verdict;
 
 /// A candidate in both runs.
@@ -56,10 +60,96 @@ pub struct RepeatedCase {
     pub candidates: Vec<Repeated>,
 }
 
+/// A kernel counted in guests in both runs, which should agree to the instruction.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recounted<'a> {
+    /// Which case of a scenario it is; empty where there is no scenario.
+    pub case: String,
+    /// What the recorded run found.
+    pub before: &'a KernelRuns,
+    /// What the repeated run found.
+    pub after: &'a KernelRuns,
+    /// Each of its cases, the recorded run as baseline; or how the two were counted differently.
+    pub rows: Result<Vec<Comparison>, String>,
+}
+
+/// A figure that each run measured once, so that its spread is not known.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Remeasured {
+    /// Which case of a scenario it is.
+    pub case: String,
+    /// The figure and its unit.
+    pub figure: &'static str,
+    /// What the recorded run found; absent where it found none.
+    pub before: Option<f64>,
+    /// What the repeated run found.
+    pub after: Option<f64>,
+}
+
+/// The same case and repeat of a scenario in both records, with its name.
+fn pairs<'a>(before: &'a Record, after: &'a Record) -> impl Iterator<Item = (String, &'a Outcome, &'a Outcome)> {
+    before.scenario.iter().zip(&after.scenario).flat_map(|(before, after)| {
+        after.done.iter().filter_map(|now| {
+            let then = before.done.iter().find(|then| (then.case, then.repeat) == (now.case, now.repeat))?;
+            Some((after.name_of(now), &then.outcome, &now.outcome))
+        })
+    })
+}
+
+/// The kernels that both records have: those of the same case and repeat of a scenario, else those in the same place.
+#[must_use]
+pub fn recounted<'a>(before: &'a Record, after: &'a Record) -> Vec<Recounted<'a>> {
+    if before.scenario.is_none() || after.scenario.is_none() {
+        let cases = before.kernels.iter().zip(&after.kernels);
+        return cases.flat_map(|(before, after)| kernels(String::new(), before, after)).collect();
+    }
+    let of_pair = |(name, then, now): (String, &Outcome, &Outcome)| {
+        let (Outcome::Kernels(then), Outcome::Kernels(now)) = (then, now) else { return None };
+        Some(kernels(name, before.kernels.get(*then)?, after.kernels.get(*now)?))
+    };
+    pairs(before, after).filter_map(of_pair).flatten().collect()
+}
+
+/// The rates and streams of a scenario that both records have.
+#[must_use]
+pub fn remeasured(before: &Record, after: &Record) -> Vec<Remeasured> {
+    let of_pair = |(case, then, now): (String, &Outcome, &Outcome)| {
+        let figures = match (then, now) {
+            (Outcome::Rates(then), Outcome::Rates(now)) => {
+                let ns = |case: &RatesCase| Some(case.live.end.as_ref()?.total.received.as_ref()?.ns_per_packet?.0);
+                vec![("ns/packet", ns(before.rates.get(*then)?), ns(after.rates.get(*now)?))]
+            }
+            (Outcome::Stream(then), Outcome::Stream(now)) => {
+                let (then, now) = (before.streams.get(*then)?, after.streams.get(*now)?);
+                let gbps = |case: &StreamCase| case.outcome.goodput_bps.known().map(|bps| bps / 1e9);
+                let per_byte = |case: &StreamCase| case.outcome.sent.cpu_ns_per_byte;
+                vec![("Gbit/s", gbps(then), gbps(now)), ("client ns/B", per_byte(then), per_byte(now))]
+            }
+            _ => return None,
+        };
+        let told = move |(figure, before, after)| Remeasured { case: case.clone(), figure, before, after };
+        Some(figures.into_iter().map(told))
+    };
+    pairs(before, after).filter_map(of_pair).flatten().collect()
+}
+
+fn kernels<'a>(case: String, before: &'a KernelsCase, after: &'a KernelsCase) -> Vec<Recounted<'a>> {
+    let counted = |name: &&CaseName| before.plan.cases.contains(*name);
+    let names: Vec<CaseName> = after.plan.cases.iter().filter(counted).copied().collect();
+    let recounted = |(then, now): (&'a KernelRuns, &'a KernelRuns)| Recounted {
+        case: case.clone(),
+        before: then,
+        after: now,
+        rows: compare_across(&names, (&before.instrument, then), (&after.instrument, now))
+            .map_err(|error| error.to_string()),
+    };
+    before.kernels.iter().zip(&after.kernels).map(recounted).collect()
+}
+
 /// The comparisons that both records have: those of the same case and repeat of a scenario, else those in the same place.
 #[must_use]
 pub fn repeated(before: &Record, after: &Record) -> Vec<RepeatedCase> {
-    let (Some(scenario_before), Some(scenario_after)) = (&before.scenario, &after.scenario) else {
+    if before.scenario.is_none() || after.scenario.is_none() {
         let of_case = |candidates| RepeatedCase { case: String::new(), candidates };
         let cases = before.cases.iter().zip(&after.cases);
         let settings = before.settings.iter().zip(&after.settings);
@@ -67,10 +157,9 @@ pub fn repeated(before: &Record, after: &Record) -> Vec<RepeatedCase> {
             .map(|(before, after)| of_case(compared(&before.comparisons, &after.comparisons)))
             .chain(settings.map(|(before, after)| of_case(self::settings(before, after))))
             .collect();
-    };
-    let of_done = |now: &Done| {
-        let then = scenario_before.done.iter().find(|then| (then.case, then.repeat) == (now.case, now.repeat))?;
-        let candidates = match (&then.outcome, &now.outcome) {
+    }
+    let of_pair = |(case, then, now): (String, &Outcome, &Outcome)| {
+        let candidates = match (then, now) {
             (Outcome::Case(then), Outcome::Case(now)) => {
                 compared(&before.cases.get(*then)?.comparisons, &after.cases.get(*now)?.comparisons)
             }
@@ -82,9 +171,9 @@ pub fn repeated(before: &Record, after: &Record) -> Vec<RepeatedCase> {
             }
             _ => return None,
         };
-        Some(RepeatedCase { case: now.label.clone(), candidates })
+        Some(RepeatedCase { case, candidates })
     };
-    scenario_after.done.iter().filter_map(of_done).collect()
+    pairs(before, after).filter_map(of_pair).collect()
 }
 
 fn compared(before: &[Compared], after: &[Compared]) -> Vec<Repeated> {

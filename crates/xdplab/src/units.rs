@@ -63,6 +63,16 @@ impl fmt::Display for PacketsPerSec {
     }
 }
 
+/// About how long something takes, in whole seconds or minutes.
+#[must_use]
+pub fn duration_text(seconds: f64) -> String {
+    if seconds < 90.0 {
+        format!("about {:.0} s", seconds.ceil())
+    } else {
+        format!("about {:.0} min", (seconds / 60.0).ceil())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -81,5 +91,13 @@ mod tests {
         assert_eq!(PacketsPerSec::of(5, Duration::ZERO), None);
         assert_eq!(PacketsPerSec::of(0, Duration::from_secs(1)).unwrap().to_nanos(), None);
         assert_eq!(Nanos(0.0).to_rate(), None);
+    }
+
+    #[test]
+    fn a_duration_is_told_in_seconds_and_then_in_minutes() {
+        assert_eq!(
+            [0.0, 89.5, 90.0, 160.0].map(duration_text),
+            ["about 0 s", "about 90 s", "about 2 min", "about 3 min"]
+        );
     }
 }

@@ -204,3 +204,34 @@ fn json_has_an_object_for_each_case() {
         assert!(line["result"]["comparisons"].as_array().is_some_and(|comparisons| !comparisons.is_empty()));
     }
 }
+
+#[test]
+fn a_kernel_that_can_not_be_booted_fails_its_cases_alone_and_is_tried_again_when_the_run_goes_on() {
+    let bench = Bench::new(
+        "name = \"guests\"\norder = \"file\"\n[[cases]]\nkind = \"kernels\"\nprogram = \"drop:no-touch\"\n\
+         matrix.kernel = [\"text\", \"vmlinux\"]\n[[cases]]\nkind = \"pool\"\ngroup = \"single\"\nseconds = 0.2\n",
+    );
+    let refused = bench.run(&RECORD);
+    assert!(
+        text(&refused.stderr).starts_with(
+            "xdplab: can't read the scenario scenario.toml: line 6, key `cases[0].matrix.kernel[0]`: there is no text; a kernel is"
+        ),
+        "{refused:?}"
+    );
+    fs::write(bench.path("text"), "no kernel").unwrap();
+    fs::write(bench.path("vmlinux"), b"\x7fELF").unwrap();
+    let plan = bench.run(&["scenario.toml", "--dry-run"]);
+    assert!(text(&plan.stdout).contains("   1  kernels kernel=text\n"), "{plan:?}");
+    for args in [&RECORD[..], &["--resume", "record.json"]] {
+        let output = bench.run(args);
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(
+            text(&output.stderr).contains("can't carry out 2 of 3 cases: kernels kernel=text: can't boot the kernel")
+        );
+        let record = bench.record();
+        let failed: Vec<String> = run_of(&record).failed().map(|(_, why)| why.to_owned()).collect();
+        assert!(failed[0].contains("no boot header of an x86 kernel"), "{failed:?}");
+        assert!(failed[1].contains("it is an ELF file (vmlinux)"), "{failed:?}");
+        assert_eq!((record.pools.len(), record.kernels.len()), (1, 0));
+    }
+}

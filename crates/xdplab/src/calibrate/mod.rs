@@ -33,6 +33,7 @@ use crate::run::{self, Engine, PartOf, Plan, Progress, Rig};
 use crate::sample::Schedule;
 use crate::stats::{self, Comparison, Difference};
 use crate::topology::Placement;
+use crate::units::duration_text;
 use crate::verdict::{self, Verdict};
 
 pub use overhead::{Overhead, measure as measure_overhead};
@@ -294,7 +295,7 @@ impl Calibration {
             return text;
         }
         let left = elapsed.as_secs_f64() / measured as f64 * (of - done) as f64;
-        format!("{text}, about {:.0} min left", (left / 60.0).ceil())
+        format!("{text}, {} left", duration_text(left))
     }
 
     /// The next step that is not there yet; a step that `stop` interrupts leaves nothing.

@@ -7,7 +7,7 @@ use clap::Args;
 use super::{Ending, output};
 use crate::across;
 use crate::error::{Error, Result};
-use crate::kernels::{self, CaseName, KernelsCase};
+use crate::kernels::{self, CaseName, KernelsCase, UNIT};
 use crate::record::Record;
 use crate::report;
 use crate::run::Plan;
@@ -44,7 +44,10 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
         let records = read(candidate, options.candidate_match.as_deref())?;
         if baseline.iter().chain(&records).any(|record| !record.kernels.is_empty()) {
             compare_kernels(&baseline, candidate, &records, options.json)?;
-            continue;
+            // A scenario can have counted instructions beside what it timed.
+            if ![&baseline, &records].iter().all(|side| side.iter().any(|record| !record.cases.is_empty())) {
+                continue;
+            }
         }
         let rows = across::compare(&baseline, &records, level, Plan::FLOOR_NS, options.margin)?;
         // An imported result does not tell its machine.
@@ -68,17 +71,23 @@ fn compare_kernels(baseline: &[Record], name: &str, records: &[Record], as_json:
         records.iter().flat_map(|record| record.kernels.iter().cloned()).collect()
     };
     let (before, after) = (counted(baseline), counted(records));
-    let (Some(first), false) = (before.first(), after.is_empty()) else {
+    if before.is_empty() || after.is_empty() {
         return Err(Error::usage(
             format!("compare with {name}"),
             "one side has kernels counted in guests, the other has none",
         ));
-    };
+    }
     for case in &after {
+        let both = |first: &KernelsCase| -> Vec<CaseName> {
+            first.plan.cases.iter().filter(|name| case.plan.cases.contains(name)).copied().collect()
+        };
+        let Some((first, cases)) = before.iter().map(|first| (first, both(first))).find(|(_, cases)| !cases.is_empty())
+        else {
+            continue;
+        };
+        let Some(first_kernel) = first.kernels.first() else { continue };
         for kernel in &case.kernels {
-            let both = |name: &&CaseName| case.plan.cases.contains(*name);
-            let cases: Vec<CaseName> = first.plan.cases.iter().filter(both).copied().collect();
-            let of_baseline = (&first.instrument, &first.kernels[0]);
+            let of_baseline = (&first.instrument, first_kernel);
             let rows = kernels::compare::compare_across(&cases, of_baseline, (&case.instrument, kernel))?;
             if as_json {
                 let object = serde_json::json!({
@@ -87,8 +96,8 @@ fn compare_kernels(baseline: &[Record], name: &str, records: &[Record], as_json:
                 output::text(&format!("{object}\n"))?;
             } else {
                 let rows: Vec<_> = rows.iter().collect();
-                let table = report::kernels_table(&first.kernels[0], kernel, &rows);
-                output::text(&format!("{name}: guest instructions per packet (TCG)\n{table}"))?;
+                let table = report::kernels_table(first_kernel, kernel, &rows);
+                output::text(&format!("{name}: {UNIT}\n{table}"))?;
             }
         }
     }

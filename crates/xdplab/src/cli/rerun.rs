@@ -6,17 +6,18 @@ use std::process;
 use std::sync::atomic::AtomicBool;
 
 use clap::{Args, Parser as _};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::progress::ProgressLine;
 use super::{Arguments, Command, Ending, output, signals};
-use crate::across::{self, Across, EnvironmentDifference};
+use crate::across;
 use crate::error::{Error, Result};
 use crate::host::{self, Environment};
+use crate::kernels::{self, GuestBinary, KernelSource, KernelsCase, Qemu};
 use crate::live::{EndedBy, LiveRun};
 use crate::record::{self, Record};
 use crate::report;
-use crate::rerun::{self, RepeatedCase};
+use crate::rerun::{self, Recounted};
 use crate::rig::{InterfaceRig, LabRig};
 use crate::run::{self, Engine, Plan, Rig};
 use crate::scenario::{self, Machine, ScenarioRun, Work};
@@ -37,6 +38,9 @@ pub(crate) struct Options {
     /// Run the shell commands that a record of `ab --baseline-cmd` holds; look at them before you do
     #[arg(long)]
     run_commands: bool,
+    /// The guest's program for kernels that were compared: a statically linked xdplab; this program itself if not given
+    #[arg(long, value_name = "FILE")]
+    guest: Option<PathBuf>,
     /// Take an interface even if a default route or this SSH session goes through it
     #[arg(long)]
     force: bool,
@@ -68,8 +72,12 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
 /// Refuses what can't be repeated.
 fn check(record: &Record, options: &Options) -> Result<()> {
     let what = || format!("repeat the run of {}", options.of.display());
-    let has_run = !record.cases.is_empty() || !record.settings.is_empty() || !record.live_runs.is_empty();
-    if !has_run && record.scenario.is_none() {
+    let has_run = !record.cases.is_empty()
+        || !record.settings.is_empty()
+        || !record.live_runs.is_empty()
+        || !record.kernels.is_empty()
+        || record.scenario.is_some();
+    if !has_run {
         let imported = "its results were imported: the run was another tool's";
         let why = if record.imported.is_empty() { "it holds no run" } else { imported };
         return Err(Error::usage(what(), why));
@@ -126,7 +134,19 @@ fn measure(before: &Record, path: &Path, options: &Options) -> Result<Record> {
         after.stop();
         after.write(path)?;
     }
+    for case in &before.kernels {
+        after.kernels.push(count(case, options.guest.as_deref(), &stop)?);
+        after.stop();
+        after.write(path)?;
+    }
     Ok(after)
+}
+
+/// Counts the kernels of a comparison once more, from where they came from then.
+fn count(case: &KernelsCase, guest: Option<&Path>, stop: &AtomicBool) -> Result<KernelsCase> {
+    let guest = GuestBinary::open(guest)?;
+    let sources = case.kernels.iter().map(|kernel| KernelSource::open(&kernel.given)).collect::<Result<Vec<_>>>()?;
+    kernels::measure(&case.plan, &Qemu::find()?, &guest, &sources, &mut ProgressLine::new(), stop)
 }
 
 fn measure_settings(plan: &SettingsPlan, seed: u64, stop: &AtomicBool) -> Result<settings::SettingsCase> {
@@ -195,6 +215,8 @@ fn is_live(command: &Command) -> bool {
 fn tell(before: &Record, after: &Record, path: &Path, options: &Options) -> Result<()> {
     let level = Level::default();
     let repeated = rerun::repeated(before, after);
+    let remeasured = rerun::remeasured(before, after);
+    let recounted = rerun::recounted(before, after);
     let sides = [std::slice::from_ref(before), std::slice::from_ref(after)];
     // Settings have no costs that records are compared by, and a live command may have seen no packet.
     let costs = across::compare(sides[0], sides[1], level, Plan::FLOOR_NS, None).unwrap_or_default();
@@ -203,29 +225,39 @@ fn tell(before: &Record, after: &Record, path: &Path, options: &Options) -> Resu
     if options.json {
         let object = json!({
             "schema": "xdplab.rerun/1", "of": options.of, "record": path, "repeated": repeated, "costs": costs,
-            "environment": differences
+            "remeasured": remeasured, "kernels": recounted.iter().map(recounted_json).collect::<Vec<_>>(), "environment": differences
         });
         return output::text(&format!("{object}\n"));
     }
-    output::text(&text(after, &repeated, &costs, &differences, level))?;
+    let mut text = found(after);
+    if !repeated.is_empty() {
+        text += &format!("\n{}\n", report::repeated_text(&repeated, level));
+    }
+    if !remeasured.is_empty() {
+        text += &format!("\n{}\n", report::remeasured_text(&remeasured));
+    }
+    if !recounted.is_empty() {
+        text += &format!("\n{}", report::recounted_text(&recounted));
+    }
+    text += &format!("the recorded run as baseline\n{}", report::across_text(&costs, Some(&differences), level));
+    output::text(&text)?;
     output::text(&format!("\nrecord: {}\n", path.display()))
 }
 
-fn text(
-    after: &Record,
-    repeated: &[RepeatedCase],
-    costs: &[Across],
-    differences: &[EnvironmentDifference],
-    level: Level,
-) -> String {
-    let mut text = if after.scenario.is_some() { report::scenario_text(after) } else { String::new() };
-    if after.scenario.is_none() {
-        let cases = after.cases.iter().map(|case| report::case_text(&after.environment, case));
-        let settings = after.settings.iter().map(|case| report::settings_text(&after.environment, case));
-        text.extend(cases.chain(settings));
+fn recounted_json(recounted: &Recounted<'_>) -> Value {
+    let images = json!({ "before": recounted.before.image, "after": recounted.after.image });
+    json!({
+        "case": recounted.case, "kernel": images, "unit": kernels::UNIT, "cases": recounted.rows.as_ref().ok(),
+        "not_available": recounted.rows.as_ref().err()
+    })
+}
+
+/// What the repeated run found by itself.
+fn found(after: &Record) -> String {
+    if after.scenario.is_some() {
+        return report::scenario_text(after);
     }
-    if !repeated.is_empty() {
-        text += &format!("\n{}\n", report::repeated_text(repeated, level));
-    }
-    text + "the recorded run as baseline\n" + &report::across_text(costs, Some(differences), level)
+    let cases = after.cases.iter().map(|case| report::case_text(&after.environment, case));
+    let settings = after.settings.iter().map(|case| report::settings_text(&after.environment, case));
+    cases.chain(settings).chain(after.kernels.iter().map(report::kernels_text)).collect()
 }

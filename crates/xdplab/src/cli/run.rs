@@ -11,9 +11,12 @@ use super::progress::ProgressLine;
 use super::{Ending, output, signals};
 use crate::error::{Error, Result};
 use crate::host::Environment;
+use crate::kernels::compare::{compare_across, cost};
+use crate::kernels::{KernelsCase, UNIT};
 use crate::record::{self, Record};
 use crate::report;
-use crate::scenario::{self, Machine, Outcome, Overrides, Progressed, ScenarioRun, duration_text};
+use crate::scenario::{self, Done, Machine, Outcome, Overrides, Progressed, ScenarioRun};
+use crate::units::duration_text;
 
 /// Options of run.
 #[derive(Args, Debug)]
@@ -86,7 +89,8 @@ fn dry_run(run: &ScenarioRun) -> Result<Ending> {
     for (number, step) in (1..).zip(&steps) {
         let case = &scenario.cases[step.case];
         seconds += case.work.expected_seconds();
-        text += &format!("{number:4}  {}  {} s\n", case.label, case.work.seconds());
+        let seconds = case.work.seconds().map_or(String::new(), |seconds| format!("  {seconds} s"));
+        text += &format!("{number:4}  {}{seconds}\n", case.label);
     }
     text += &format!("{} cases, {}, seed {}\n", steps.len(), duration_text(seconds), run.seed);
     output::text(&text)?;
@@ -118,7 +122,8 @@ fn line(record: &Record, Progressed { done, of, seconds_left }: Progressed) -> S
 
 /// Everything about it but what was sampled.
 fn json_line(record: &Record) -> Result<String> {
-    let Some(done) = record.scenario.as_ref().and_then(|run| run.done.last()) else { return Ok(String::new()) };
+    let Some(run) = &record.scenario else { return Ok(String::new()) };
+    let Some(done) = run.done.last() else { return Ok(String::new()) };
     let value =
         |value: serde_json::Result<Value>| value.map_err(|error| Error::invalid("write JSON", error.to_string()));
     let result = match &done.outcome {
@@ -139,12 +144,31 @@ fn json_line(record: &Record) -> Result<String> {
         Outcome::Rates(index) => value(serde_json::to_value(&record.rates[*index]))?,
         Outcome::Stream(index) => value(serde_json::to_value(&record.streams[*index]))?,
         Outcome::Pool(index) => value(serde_json::to_value(&record.pools[*index]))?,
+        Outcome::Kernels(index) => counted(run, record, done, &record.kernels[*index]),
         Outcome::Failed(why) => json!({ "failed": why }),
     };
     let line = json!({
         "schema": "xdplab.run/1", "case": done.label, "repeat": done.repeat, "parameters": done.parameters, "result": result
     });
     Ok(format!("{line}\n"))
+}
+
+/// What a kernel takes, and how it compares with the first of its axis where that is there already.
+fn counted(run: &ScenarioRun, record: &Record, done: &Done, case: &KernelsCase) -> Value {
+    let compared = |baseline: &KernelsCase| {
+        let [before, after] = [baseline, case].map(|side| (&side.instrument, &side.kernels[0]));
+        match compare_across(&case.plan.cases, before, after) {
+            Ok(rows) => json!(rows),
+            Err(error) => json!({ "not_available": error.to_string() }),
+        }
+    };
+    let baseline = run.counted_against(record, done);
+    let kernel = &case.kernels[0];
+    let costs = case.plan.cases.iter().map(|name| json!({ "case": name, "cost": cost(kernel, *name) }));
+    json!({
+        "unit": UNIT, "instrument": case.instrument, "kernel": kernel.image, "costs": costs.collect::<Vec<_>>(),
+        "comparisons": baseline.map(compared)
+    })
 }
 
 fn ending(record: &Record, path: &Path) -> Result<Ending> {

@@ -123,7 +123,8 @@ fn compare(case: CaseName, candidate: usize, baseline_cost: Cost, candidate_cost
 }
 
 /// What a packet of the case takes with a kernel, over its boots.
-fn cost(kernel: &KernelRuns, case: CaseName) -> Cost {
+#[must_use]
+pub fn cost(kernel: &KernelRuns, case: CaseName) -> Cost {
     let boots: Result<Vec<(u64, u64)>, String> = kernel.boots.iter().map(|boot| counted(boot, case)).collect();
     match boots {
         Err(why) => Cost::NotAvailable { why },

@@ -22,6 +22,9 @@ mod protocol;
 mod run;
 mod source;
 
+/// What everything that is counted in guests is counted in.
+pub const UNIT: &str = "guest instructions per packet (TCG)";
+
 pub use instrument::{GuestBinary, Instrument, Qemu};
 pub use machine::Outcome;
 pub use profile::{Function, Part, Profile, changes};

@@ -19,7 +19,9 @@ pub(super) fn report(report: &Report) -> String {
 }
 
 fn record(record: &RecordView) -> String {
-    let findings = record.findings.iter().enumerate().map(|(index, found)| finding(record, found, index == 0));
+    // Of a scenario's overviews the first has what is not in the cases.
+    let told = record.findings.iter().enumerate().filter(|(index, found)| *index == 0 || found.kind != Kind::Scenario);
+    let findings = told.map(|(index, found)| finding(record, found, index == 0));
     let findings = findings.collect::<Vec<_>>().join("\n");
     if findings.is_empty() { format!("{}: nothing was found yet\n", ascii(&record.file)) } else { findings }
 }

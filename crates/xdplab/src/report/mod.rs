@@ -27,7 +27,7 @@ pub use imported::import_text;
 pub use kernels::{kernels_table, kernels_text};
 pub use labs::labs_text;
 pub use pool::{kernel_pool_text, pool_bounds_text, pool_text, published_text};
-pub use repeated::repeated_text;
+pub use repeated::{recounted_text, remeasured_text, repeated_text};
 pub use scenario::{last_done_text, scenario_text};
 pub use table::{Cell, Column, Table, Tone};
 pub use text::{case_text, settings_text};

@@ -9,9 +9,12 @@ use crate::record::Record;
 #[must_use]
 pub fn scenario_text(record: &Record) -> String {
     let findings = view::findings(record);
-    let Some(overview) = findings.first().filter(|finding| finding.kind == Kind::Scenario) else {
-        return "the record has no scenario\n".into();
-    };
+    let overviews: Vec<String> =
+        findings.iter().take_while(|finding| finding.kind == Kind::Scenario).map(overview).collect();
+    if overviews.is_empty() { "the record has no scenario\n".into() } else { overviews.join("\n") }
+}
+
+fn overview(overview: &Finding) -> String {
     let figures = if overview.table.rows.is_empty() { String::new() } else { table(&overview.table) + "\n" };
     format!("{}\n\n{figures}{}", overview.title, lines(&overview.notes))
 }
@@ -22,10 +25,14 @@ pub fn last_done_text(record: &Record) -> String {
     match view::last_case(record) {
         None => String::new(),
         Some((name, Err(why))) => format!("{name}: failed: {why}"),
-        Some((name, Ok(finding))) if matches!(finding.kind, Kind::Rates | Kind::Stream) => {
-            format!("{name}: {}", figures(&finding))
-        }
-        Some((name, Ok(finding))) => format!("{name}: {}", differences(&finding)),
+        Some((name, Ok(finding))) => format!(
+            "{name}: {}",
+            match finding.kind {
+                Kind::Rates | Kind::Stream => figures(&finding),
+                Kind::Kernels => counts(&finding),
+                _ => differences(&finding),
+            }
+        ),
     }
 }
 
@@ -37,16 +44,34 @@ fn figures(finding: &Finding) -> String {
     told.collect::<Vec<_>>().join(", ")
 }
 
+/// The cell of the column with this key, as it is shown.
+fn cell(finding: &Finding, row: &[Cell], key: &str) -> String {
+    let place = finding.table.columns.iter().position(|column| column.key == key);
+    place.and_then(|index| row.get(index)).map_or(String::new(), Cell::to_string)
+}
+
+/// What each case of a guest takes, and how that compares with the first kernel.
+fn counts(finding: &Finding) -> String {
+    let told = finding.table.rows.iter().map(|row| {
+        let cell = |key| cell(finding, row, key);
+        let delta = Some(cell("delta_instructions")).filter(|delta| !delta.is_empty()).map(|delta| delta + " ");
+        format!(
+            "{} {} instructions/packet ({}{})",
+            cell("variant"),
+            cell("instructions"),
+            delta.unwrap_or_default(),
+            cell("verdict")
+        )
+    });
+    told.collect::<Vec<_>>().join(", ")
+}
+
 /// Each difference with its verdict, and the guards that did not pass.
 fn differences(finding: &Finding) -> String {
-    let place = |key| finding.table.columns.iter().position(|column| column.key == key);
-    let cell = |row: &[Cell], key| place(key).and_then(|index| row.get(index)).map_or(String::new(), Cell::to_string);
-    let told = finding
-        .table
-        .rows
-        .iter()
-        .skip(1)
-        .map(|row| format!("{} {} ns ({})", cell(row, "variant"), cell(row, "delta_ns"), cell(row, "verdict")));
+    let told = finding.table.rows.iter().skip(1).map(|row| {
+        let cell = |key| cell(finding, row, key);
+        format!("{} {} ns ({})", cell("variant"), cell("delta_ns"), cell("verdict"))
+    });
     let told = told.collect::<Vec<_>>().join(", ");
     match view::open_guards(finding) {
         none if none.is_empty() => told,

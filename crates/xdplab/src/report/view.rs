@@ -2,6 +2,7 @@
 
 mod case;
 mod charts;
+mod counted;
 mod imported;
 mod kernels;
 mod live;

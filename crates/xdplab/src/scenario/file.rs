@@ -62,6 +62,9 @@ pub struct PlannedCase {
     pub restore: Option<String>,
     /// What to do.
     pub work: Work,
+    /// The first case that differs from this one in nothing but its kernel, with which that is compared; its place in
+    /// [`Scenario::cases`].
+    pub against: Option<usize>,
 }
 
 /// One case, once.
@@ -130,6 +133,7 @@ impl Scenario {
             return Err(file.wrong(&span, "there is no case"));
         }
         name_apart(&mut cases);
+        compare_kernels(&mut cases);
         let mut scenario = Self { name, about, repeats: 1, order, seed, cases };
         scenario.set_repeats(repeats.get_ref().get()).map_err(|why| file.wrong(&repeats.span(), why))?;
         Ok(scenario)
@@ -271,7 +275,7 @@ impl<'a> Group<'a> {
         })?;
         let kind = serde_json::Value::from(self.kind.to_string());
         let parameters = written.into_iter().chain([("kind".to_owned(), kind)]).collect();
-        Ok(PlannedCase { label: self.kind.to_string(), parameters, setup, restore, work })
+        Ok(PlannedCase { label: self.kind.to_string(), parameters, setup, restore, work, against: None })
     }
 }
 
@@ -287,6 +291,18 @@ fn name_apart(cases: &mut [PlannedCase]) {
         })
         .collect();
     cases.iter_mut().zip(names).for_each(|(case, name)| case.label += &name);
+}
+
+/// Puts in, for each case that has a kernel, the first that has the same parameters but for that.
+fn compare_kernels(cases: &mut [PlannedCase]) {
+    let but_for_the_kernel = |case: &PlannedCase| {
+        let mut parameters = case.parameters.clone();
+        parameters.remove("kernel").map(|_| parameters)
+    };
+    let rests: Vec<Option<BTreeMap<_, _>>> = cases.iter().map(but_for_the_kernel).collect();
+    for (index, (case, rest)) in cases.iter_mut().zip(&rests).enumerate() {
+        case.against = rests[..index].iter().position(|other| other.is_some() && other == rest);
+    }
 }
 
 /// A value in a label.
@@ -345,7 +361,7 @@ mod tests {
         );
         assert_eq!(scenario.cases[3].parameters["size"], 1500);
         assert_eq!(scenario.cases[5].parameters["kind"], "pool");
-        assert_eq!(scenario.cases[5].work.seconds(), 2.0);
+        assert_eq!(scenario.cases[5].work.seconds(), Some(2.0));
     }
 
     #[test]
@@ -369,7 +385,7 @@ mod tests {
             ),
             (
                 "name = \"s\"\n[[cases]]\nseconds = 1\n",
-                "line 2, key `cases[0]`: it has no `kind`; it is one of compare, settings, rates, stream, pool",
+                "line 2, key `cases[0]`: it has no `kind`; it is one of compare, settings, rates, stream, pool, kernels",
             ),
             (
                 "name = \"s\"\n[[cases]]\nkind = \"race\"\n",

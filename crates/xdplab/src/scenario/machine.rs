@@ -2,7 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use super::{Bench, Finding, Work};
+use super::{Bench, Finding, Work, guests};
 use crate::error::Result;
 use crate::pool;
 use crate::rates::{self, RatesPlan};
@@ -54,6 +54,7 @@ impl Bench for Machine {
                 let rules = Rules { level: Level::default(), floor_ns: pool::FLOOR_NS, margin_ns: None };
                 Finding::Pool(Box::new(pool::measure(*group, *seconds, seed, rules, progress, stop)?))
             }
+            Work::Kernels(work) => Finding::Kernels(Box::new(guests::count(work, progress, stop)?)),
         })
     }
 }

@@ -5,6 +5,7 @@
 
 mod commands;
 mod file;
+mod guests;
 mod machine;
 mod parameters;
 mod work;
@@ -17,10 +18,12 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 pub use file::{Order, PlannedCase, Scenario, Step};
+pub use guests::GuestWork;
 pub use machine::Machine;
 pub use work::Work;
 
 use crate::error::{Error, Result};
+use crate::kernels::KernelsCase;
 use crate::pool::PoolCase;
 use crate::rates::RatesCase;
 use crate::record::{Record, now};
@@ -28,6 +31,7 @@ use crate::run::{self, Case, PartOf, Progress};
 use crate::settings::SettingsCase;
 use crate::stream::StreamCase;
 use crate::toml_file::TomlFile;
+use crate::units::duration_text;
 
 /// A scenario in its record: what was asked for, and which of the record's entries belongs to which case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -64,6 +68,9 @@ pub struct Done {
     pub parameters: BTreeMap<String, serde_json::Value>,
     /// Wall clock at its start, RFC 3339.
     pub started: String,
+    /// The case's place whose kernel this one's is compared with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<usize>,
     /// What came of it.
     pub outcome: Outcome,
 }
@@ -82,6 +89,8 @@ pub enum Outcome {
     Stream(usize),
     /// In `pools`.
     Pool(usize),
+    /// In `kernels`.
+    Kernels(usize),
     /// It could not be carried out, for this reason.
     Failed(String),
 }
@@ -99,6 +108,8 @@ pub enum Finding {
     Stream(Box<StreamCase>),
     /// Paths of the page-pool crate compared.
     Pool(Box<PoolCase>),
+    /// Instructions counted in guests of a kernel.
+    Kernels(Box<KernelsCase>),
 }
 
 /// What carries out cases: this machine, or a fake.
@@ -182,6 +193,21 @@ impl ScenarioRun {
         })
     }
 
+    /// A case's name, with which time it was where there are several.
+    #[must_use]
+    pub fn name_of(&self, done: &Done) -> String {
+        if self.repeats == 1 { done.label.clone() } else { format!("{} #{}", done.label, done.repeat + 1) }
+    }
+
+    /// What was counted of the kernel that this case's is compared with, in the same repeat.
+    #[must_use]
+    pub fn counted_against<'a>(&self, record: &'a Record, done: &Done) -> Option<&'a KernelsCase> {
+        let place = (done.against?, done.repeat);
+        let baseline = self.done.iter().find(|other| (other.case, other.repeat) == place)?;
+        let Outcome::Kernels(index) = baseline.outcome else { return None };
+        record.kernels.get(index).filter(|case| case.kernels.len() == 1)
+    }
+
     fn has(&self, step: Step) -> bool {
         self.done.iter().any(|done| (done.case, done.repeat) == (step.case, step.repeat))
     }
@@ -230,6 +256,7 @@ pub fn go_on(
             label: case.label.clone(),
             parameters: case.parameters.clone(),
             started,
+            against: case.against,
             outcome,
         };
         record.stop();
@@ -271,6 +298,7 @@ impl Record {
             Ok(Finding::Rates(case)) => Outcome::Rates(push(&mut self.rates, *case)),
             Ok(Finding::Stream(case)) => Outcome::Stream(push(&mut self.streams, *case)),
             Ok(Finding::Pool(case)) => Outcome::Pool(push(&mut self.pools, *case)),
+            Ok(Finding::Kernels(case)) => Outcome::Kernels(push(&mut self.kernels, *case)),
             Err(error) => Outcome::Failed(error.to_string()),
         }
     }
@@ -302,16 +330,6 @@ impl Pace {
 
     fn text(&self, done: usize, of: usize, label: &str) -> String {
         format!("case {} of {of}, {} left: {label}", done + 1, duration_text(self.seconds_left()))
-    }
-}
-
-/// A time in whole seconds or minutes.
-#[must_use]
-pub fn duration_text(seconds: f64) -> String {
-    if seconds < 90.0 {
-        format!("about {:.0} s", seconds.ceil())
-    } else {
-        format!("about {:.0} min", (seconds / 60.0).ceil())
     }
 }
 
@@ -426,6 +444,5 @@ mod tests {
         assert_eq!(pace.seconds_left(), 100.0);
         pace.done(20.0, 40.0);
         assert_eq!(pace.seconds_left(), 160.0);
-        assert_eq!((duration_text(89.5), duration_text(160.0)), ("about 90 s".into(), "about 3 min".into()));
     }
 }

@@ -1,12 +1,16 @@
 //! The keys of a case and their values.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::num::NonZero;
+use std::path::PathBuf;
 
+use serde::de::value::StrDeserializer;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, de};
 
 use crate::device::VariantSpec;
+use crate::kernels::CaseName;
 use crate::netlink::XdpMode;
 use crate::pool::Group;
 use crate::run::{Engine, FrameSource};
@@ -27,10 +31,12 @@ pub(super) enum Kind {
     Stream,
     /// Paths of the page-pool crate compared, as `xdplab pool bench` does.
     Pool,
+    /// Guest instructions per packet of a kernel, as `xdplab kernels` counts them.
+    Kernels,
 }
 
 impl Kind {
-    const ALL: [Self; 5] = [Self::Compare, Self::Settings, Self::Rates, Self::Stream, Self::Pool];
+    const ALL: [Self; 6] = [Self::Compare, Self::Settings, Self::Rates, Self::Stream, Self::Pool, Self::Kernels];
 
     pub(super) fn allowed() -> String {
         format!("it is one of {}", Self::ALL.map(|kind| kind.to_string()).join(", "))
@@ -98,6 +104,10 @@ impl Kind {
             ],
             Self::Stream => &["forwarding", "streams", "seconds", "queues", "mtu", "placement", "setup", "restore"],
             Self::Pool => &["group", "seconds", "setup", "restore"],
+            Self::Kernels => &[
+                "kernel", "program", "xdp-mode", "engine", "case", "packets", "boots", "timeout", "guest", "setup",
+                "restore",
+            ],
         }
     }
 }
@@ -110,6 +120,7 @@ impl fmt::Display for Kind {
             Self::Rates => "rates",
             Self::Stream => "stream",
             Self::Pool => "pool",
+            Self::Kernels => "kernels",
         })
     }
 }
@@ -119,10 +130,10 @@ impl fmt::Display for Kind {
 #[serde(default, rename_all = "kebab-case")]
 pub(super) struct Parameters {
     pub(super) baseline: Option<Program>,
-    pub(super) candidates: Programs,
-    pub(super) engine: EngineName,
+    pub(super) candidates: OneOrMore<Program>,
+    pub(super) engine: Option<EngineName>,
     pub(super) traffic: FrameSource,
-    pub(super) program: Option<Program>,
+    pub(super) program: OneOrMore<Program>,
     pub(super) threads: Option<NonZero<u16>>,
     pub(super) forwarding: Option<Forwarding>,
     pub(super) streams: Option<NonZero<u16>>,
@@ -133,7 +144,7 @@ pub(super) struct Parameters {
     pub(super) slice_packets: Option<NonZero<u32>>,
     pub(super) margin_ns: Option<Positive>,
     pub(super) floor_ns: Option<Positive>,
-    pub(super) xdp_mode: Mode,
+    pub(super) xdp_mode: Option<Mode>,
     pub(super) size: Option<usize>,
     pub(super) ipv6: bool,
     pub(super) flows: Option<NonZero<u16>>,
@@ -146,6 +157,12 @@ pub(super) struct Parameters {
     pub(super) settle: Option<Positive>,
     pub(super) visit: Option<Positive>,
     pub(super) group: Option<Group>,
+    pub(super) kernel: Option<String>,
+    pub(super) case: OneOrMore<CaseName>,
+    pub(super) packets: Option<u64>,
+    pub(super) boots: Option<u16>,
+    pub(super) timeout: Option<NonZero<u32>>,
+    pub(super) guest: Option<PathBuf>,
     pub(super) setup: Option<String>,
     pub(super) restore: Option<String>,
 }
@@ -163,35 +180,41 @@ impl TryFrom<String> for Program {
     }
 }
 
-/// One program or several.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Programs(pub(super) Vec<VariantSpec>);
+/// One value, or a list of them.
+#[derive(Clone, Debug)]
+pub(super) struct OneOrMore<T>(pub(super) Vec<T>);
 
-impl<'de> Deserialize<'de> for Programs {
+impl<T> Default for OneOrMore<T> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMore<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct OneOrMany;
+        struct Either<T>(PhantomData<T>);
 
-        impl<'de> Visitor<'de> for OneOrMany {
-            type Value = Programs;
+        impl<'de, T: Deserialize<'de>> Visitor<'de> for Either<T> {
+            type Value = OneOrMore<T>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a program or a list of programs")
+                f.write_str("a name or a list of names")
             }
 
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Programs, E> {
-                Program::try_from(text.to_owned()).map(|program| Programs(vec![program.0])).map_err(E::custom)
+            fn visit_str<E: de::Error>(self, text: &str) -> Result<OneOrMore<T>, E> {
+                T::deserialize(StrDeserializer::new(text)).map(|one| OneOrMore(vec![one]))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Programs, A::Error> {
-                let mut programs = Vec::new();
-                while let Some(Program(program)) = list.next_element()? {
-                    programs.push(program);
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<OneOrMore<T>, A::Error> {
+                let mut all = Vec::new();
+                while let Some(one) = list.next_element()? {
+                    all.push(one);
                 }
-                Ok(Programs(programs))
+                Ok(OneOrMore(all))
             }
         }
 
-        deserializer.deserialize_any(OneOrMany)
+        deserializer.deserialize_any(Either(PhantomData))
     }
 }
 

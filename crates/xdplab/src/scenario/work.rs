@@ -3,6 +3,7 @@
 use std::num::NonZero;
 use std::path::Path;
 
+use super::guests::{self, GuestWork};
 use super::parameters::{Kind, Parameters};
 use crate::device::{Action, Operation, ProgramSpec, UserObject, VariantSpec};
 use crate::error::Result;
@@ -31,6 +32,8 @@ pub enum Work {
     Stream(Box<StreamPlan>, PlacementName),
     /// Paths of the page-pool crate compared.
     Pool(Group, f64),
+    /// Instructions counted in guests of a kernel.
+    Kernels(Box<GuestWork>),
 }
 
 /// What does not fit, and at which key.
@@ -40,11 +43,11 @@ pub(super) struct Wrong {
     pub(super) why: String,
 }
 
-fn at(key: &'static str, why: impl ToString) -> Wrong {
+pub(super) fn at(key: &'static str, why: impl ToString) -> Wrong {
     Wrong { key: Some(key), why: why.to_string() }
 }
 
-fn missing(key: &'static str) -> Wrong {
+pub(super) fn missing(key: &'static str) -> Wrong {
     Wrong { key: None, why: format!("it has no `{key}`") }
 }
 
@@ -71,25 +74,31 @@ impl Work {
                 let group = parameters.group.ok_or_else(|| missing("group"))?;
                 Ok(Self::Pool(group, seconds(&parameters)))
             }
+            Kind::Kernels => guests::work(&parameters, folder).map(|work| Self::Kernels(Box::new(work))),
         }
     }
 
-    /// Seconds that it is to measure.
+    /// Seconds that it is to measure; `None` where it ends with what it has to count.
     #[must_use]
-    pub fn seconds(&self) -> f64 {
+    pub fn seconds(&self) -> Option<f64> {
         match self {
-            Self::Compare(plan, _) => plan.seconds,
-            Self::Settings(plan, _) => plan.run.seconds,
-            Self::Rates(plan, _) => plan.seconds,
-            Self::Stream(plan, _) => plan.seconds,
-            Self::Pool(_, seconds) => *seconds,
+            Self::Compare(plan, _) => Some(plan.seconds),
+            Self::Settings(plan, _) => Some(plan.run.seconds),
+            Self::Rates(plan, _) => Some(plan.seconds),
+            Self::Stream(plan, _) => Some(plan.seconds),
+            Self::Pool(_, seconds) => Some(*seconds),
+            Self::Kernels(_) => None,
         }
     }
 
     /// Seconds that it is expected to take before any case was carried out.
     #[must_use]
     pub fn expected_seconds(&self) -> f64 {
-        self.seconds() + if matches!(self, Self::Pool(..)) { 0.0 } else { AROUND_SECONDS }
+        match self {
+            Self::Kernels(work) => work.expected_seconds(),
+            Self::Pool(_, seconds) => *seconds,
+            _ => self.seconds().unwrap_or(0.0) + AROUND_SECONDS,
+        }
     }
 
     pub(super) fn set_seconds(&mut self, to: f64) {
@@ -102,18 +111,19 @@ impl Work {
             Self::Rates(plan, _) => plan.seconds = to,
             Self::Stream(plan, _) => plan.seconds = to,
             Self::Pool(_, seconds) => *seconds = to,
+            Self::Kernels(_) => {}
         }
     }
 }
 
 fn compare(parameters: Parameters, folder: &Path) -> Result<Plan, Wrong> {
-    let engine = parameters.engine.into();
+    let engine = parameters.engine.unwrap_or_default().into();
     let baseline = parameters.baseline.as_ref().ok_or_else(|| missing("baseline"))?.0.clone();
     let baseline = opened(baseline, folder).map_err(|why| at("baseline", why))?;
     if parameters.candidates.0.is_empty() {
         return Err(missing("candidates"));
     }
-    let candidates = parameters.candidates.0.iter().cloned().map(|candidate| opened(candidate, folder));
+    let candidates = parameters.candidates.0.iter().map(|candidate| opened(candidate.0.clone(), folder));
     let candidates = candidates.collect::<Result<Vec<_>>>().map_err(|why| at("candidates", why))?;
     let plan = plan(&parameters, "compare", (baseline, candidates), engine)?;
     if engine != Engine::Slices {
@@ -161,14 +171,18 @@ fn settings(parameters: Parameters, folder: &Path) -> Result<SettingsPlan, Wrong
 }
 
 fn rates(parameters: &Parameters) -> Result<RatesPlan, Wrong> {
-    let program = parameters.program.as_ref().ok_or_else(|| missing("program"))?.0.clone();
+    let program = match parameters.program.0.as_slice() {
+        [] => return Err(missing("program")),
+        [program] => program.0.clone(),
+        _ => return Err(at("program", "it is one program; several are an axis of the matrix")),
+    };
     if let VariantSpec::Object(_) = program {
         return Err(at("program", "a user's program counts nothing for this tool; take one of ours"));
     }
     let Frames { flow, size, mtu, queues } = frames(parameters)?;
     Ok(RatesPlan {
         program,
-        xdp_mode: parameters.xdp_mode.into(),
+        xdp_mode: parameters.xdp_mode.unwrap_or_default().into(),
         seconds: seconds(parameters),
         placement: Placement::Outside,
         threads: parameters.threads.map_or(1, |threads| threads.get().into()),
@@ -255,7 +269,7 @@ fn plan(
         slice_packets: parameters.slice_packets.map_or(plan.slice_packets, |packets| packets.get()),
         floor_ns: parameters.floor_ns.map_or(plan.floor_ns, |ns| ns.0),
         margin_ns: parameters.margin_ns.map(|ns| ns.0),
-        xdp_mode: parameters.xdp_mode.into(),
+        xdp_mode: parameters.xdp_mode.unwrap_or_default().into(),
         queues,
         flows: parameters.flows.map_or(plan.flows, |flows| flows.get()),
         mtu,

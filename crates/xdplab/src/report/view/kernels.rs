@@ -79,7 +79,7 @@ fn table(rows: &[&Comparison]) -> Table {
     Table { columns: columns("case"), rows: rows.iter().map(row).collect() }
 }
 
-fn verdict(change: Change) -> Cell {
+pub(super) fn verdict(change: Change) -> Cell {
     let tone = match change {
         Change::More => Tone::Bad,
         Change::Fewer => Tone::Good,

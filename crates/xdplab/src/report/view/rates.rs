@@ -1,7 +1,7 @@
 //! Packets of one program, counted at each stage.
 
 use super::super::table::{Cell, Column, Table};
-use super::{Finding, Kind, plain};
+use super::{Accounts, Chart, Finding, Kind, plain};
 use crate::live::Interval;
 use crate::observe::PagePools;
 use crate::rates::RatesCase;
@@ -30,9 +30,15 @@ impl Finding {
             table: Table { columns: columns(), rows: vec![row(case)] },
             notes: notes.map(|note| plain(&note)).collect(),
             guards: Vec::new(),
-            charts: Vec::new(),
+            charts: charts(case),
         }
     }
+}
+
+/// What became of the packets.
+fn charts(case: &RatesCase) -> Vec<Chart> {
+    let accounts = case.live.end.as_ref().map_or(Vec::new(), |end| end.ledger.clone());
+    if accounts.is_empty() { Vec::new() } else { vec![Chart::Accounts(Accounts { title: "Packets", accounts })] }
 }
 
 fn columns() -> Vec<Column> {
