@@ -436,7 +436,29 @@ struct cpumap_kthread {
 /* Key: the CPU that packets go to; the loader sizes it to the possible CPUs. */
 PERCPU(cpumap_enqueues, 1, struct cpumap_enqueue);
 PERCPU(cpumap_kthreads, 1, struct cpumap_kthread);
+/* Packets that found a queue full, by the map's id; and those of maps that found no room here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_HASH);
+	__uint(max_entries, 1024);
+	__type(key, __u32);
+	__type(value, __u64);
+} cpumap_drops SEC(".maps");
+PERCPU(cpumap_drops_lost, 1, __u64);
 PERCPU(remote_errors, MAX_ERRNO_COUNTED, __u64);
+
+static __always_inline void count_drops(__u32 map_id, __u32 drops)
+{
+	__u64 none = 0, *sum = bpf_map_lookup_elem(&cpumap_drops, &map_id);
+
+	if (!sum) {
+		bpf_map_update_elem(&cpumap_drops, &map_id, &none, BPF_NOEXIST);
+		sum = bpf_map_lookup_elem(&cpumap_drops, &map_id);
+	}
+	if (sum)
+		*sum += drops;
+	else
+		add(&cpumap_drops_lost, 0, drops);
+}
 
 /* (map_id, processed, drops, to_cpu): one bulk given to the queue of a CPU; in generic mode one packet */
 SEC("tp_btf/xdp_cpumap_enqueue") int xdp_cpumap_enqueue(__u64 *ctx)
@@ -452,6 +474,8 @@ SEC("tp_btf/xdp_cpumap_enqueue") int xdp_cpumap_enqueue(__u64 *ctx)
 	enqueue->processed += (__u32)ctx[1];
 	enqueue->drops += (__u32)ctx[2];
 	enqueue->bulks++;
+	if ((__u32)ctx[2])
+		count_drops((__u32)ctx[0], (__u32)ctx[2]);
 	return 0;
 }
 

@@ -22,23 +22,24 @@ struct counts {
 	__u64 next;
 };
 
+/* Key: the RX queue; sized by the loader. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
 	__type(value, struct counts);
-} xsk_counts SEC(".maps");
+} rx_counts SEC(".maps");
 
 SEC("xdp.frags") int to_socket(struct xdp_md *ctx)
 {
 	struct counts *counts;
-	__u32 zero = 0, index = 0;
+	__u32 rx_queue = ctx->rx_queue_index, index = 0;
 	int verdict;
 
-	counts = bpf_map_lookup_elem(&xsk_counts, &zero);
+	counts = bpf_map_lookup_elem(&rx_counts, &rx_queue);
 	if (unlikely(!counts))
 		return XDP_ABORTED;
-	if (ctx->rx_queue_index != queue) {
+	if (rx_queue != queue) {
 		counts->passed++;
 		return XDP_PASS;
 	}

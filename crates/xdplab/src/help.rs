@@ -10,10 +10,11 @@ pub struct Page {
 }
 
 /// Every page.
-pub const PAGES: [Page; 5] = [
+pub const PAGES: [Page; 6] = [
     Page { name: "method", text: include_str!("../help/method.md") },
     Page { name: "verdicts", text: include_str!("../help/verdicts.md") },
     Page { name: "guards", text: include_str!("../help/guards.md") },
     Page { name: "placement", text: include_str!("../help/placement.md") },
+    Page { name: "variants", text: include_str!("../help/variants.md") },
     Page { name: "records", text: include_str!("../help/records.md") },
 ];

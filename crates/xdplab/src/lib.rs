@@ -27,6 +27,7 @@ pub mod rates;
 pub mod reading;
 pub mod record;
 pub mod reference;
+pub mod remote;
 pub mod report;
 pub mod rerun;
 pub mod rig;

@@ -4,12 +4,13 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::device::HandedOn;
+use crate::device::{HandedOn, SocketCounts, SocketReading, XskAction};
 use crate::host::CpuShares;
 use crate::netlink::XdpMode;
 use crate::observe::{Enqueued, Kthread, NapiPolls, PagePools, PoolPaths, Softirqs, Xmit};
 use crate::reading::Reading;
 use crate::reference::Reference;
+use crate::remote::RemoteTime;
 use crate::stats::Slice;
 use crate::topology::{LabDescription, PlacementState};
 
@@ -56,6 +57,9 @@ pub struct Observed {
     pub pool_paths: Option<Reading<PoolPaths>>,
     /// Where each CPU's time went while slices were taken.
     pub cpu_shares: Reading<Vec<(u32, Reading<CpuShares>)>>,
+    /// What packets took of the time of other CPUs, of each variant that hands packets to those.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remote: Vec<RemoteTime>,
     /// The reference workload, timed before and after on the device's CPU.
     pub reference: Reading<Reference>,
     /// The mode, as the kernel says it at the end.
@@ -151,6 +155,82 @@ pub struct Onwards {
     /// Packets that kthreads took out of the queues; absent where no program redirects to CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kthreads: Option<Reading<Kthread>>,
+    /// What AF_XDP sockets did with the packets that they were given; absent where no program redirects to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sockets: Option<Reading<Sockets>>,
+}
+
+/// What the AF_XDP sockets of a queue did, all of which one thread handles.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sockets {
+    /// The RX queue.
+    pub queue: u32,
+    /// The mode that the kernel bound them in: `copy` or `zero-copy`.
+    pub mode: String,
+    /// The CPU of the thread; absent where it has none of its own.
+    pub cpu: Option<u32>,
+    /// Each socket.
+    pub each: Vec<SocketOutcome>,
+    /// Frames that came back after they had been sent.
+    pub completed: u64,
+    /// Packets among them that the device is known to have dropped.
+    pub tx_dropped: u64,
+}
+
+/// What one socket did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SocketOutcome {
+    /// What was to be done with packets.
+    pub xsk: XskAction,
+    /// What was done, and what the kernel counted.
+    #[serde(flatten)]
+    pub reading: SocketReading,
+}
+
+impl Sockets {
+    fn sum(&self, of: impl Fn(&SocketOutcome) -> u64) -> u64 {
+        self.each.iter().map(of).sum()
+    }
+
+    /// Packets received.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.sum(|socket| socket.reading.counts.rx_packets)
+    }
+
+    /// Packets that found the Rx ring full.
+    #[must_use]
+    pub fn ring_full(&self) -> u64 {
+        self.sum(|socket| socket.reading.kernel.rx_ring_full.unwrap_or(0))
+    }
+
+    /// Packets dropped for another reason: without a frame in the fill ring, or too long for one.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.sum(|socket| socket.reading.kernel.rx_dropped)
+    }
+
+    /// Of those, the ones for which the fill ring was empty; the others were too long for a frame. The kernel counts that for all
+    /// sockets of a queue together.
+    #[must_use]
+    pub fn without_frame(&self) -> u64 {
+        let empty = self.each.iter().map(|socket| socket.reading.kernel.fill_ring_empty.unwrap_or(0)).max();
+        empty.unwrap_or(0).min(self.dropped())
+    }
+
+    /// Of those that send: packets received and not given to the Tx ring, and frames sent that did not come back.
+    fn unsent(&self) -> [(&'static str, i128); 2] {
+        let counts =
+            || self.each.iter().filter(|socket| socket.xsk == XskAction::Tx).map(|socket| socket.reading.counts);
+        let sum = |of: &dyn Fn(&SocketCounts) -> u64| counts().map(|counts| i128::from(of(&counts))).sum::<i128>();
+        [
+            (
+                "received by sockets to be sent - sent",
+                sum(&|counts| counts.rx_packets) - sum(&|counts| counts.tx_packets),
+            ),
+            ("frames sent by sockets - come back", sum(&|counts| counts.tx_frags) - i128::from(self.completed)),
+        ]
+    }
 }
 
 impl Onwards {
@@ -159,14 +239,20 @@ impl Onwards {
     pub fn residuals(&self) -> Vec<(&'static str, i128)> {
         let mut residuals = Vec::new();
         let sum = |numbers: &[u64]| numbers.iter().copied().map(i128::from).sum::<i128>();
-        if let (Some(handed_on), Some(failed), Some(out), Some(enqueued), Some(kthreads)) =
-            (self.handed_on.known(), self.failed.known(), self.out(), self.queues(), self.taken())
+        let sockets = self.at_sockets();
+        if let (Some(handed_on), Some(failed), Some(out), Some(enqueued), Some(kthreads), Some(sockets)) =
+            (self.handed_on.known(), self.failed.known(), self.out(), self.queues(), self.taken(), &sockets)
         {
+            let HandedOn { to_interfaces, to_cpus, to_sockets, .. } = *handed_on;
             residuals.push((
-                "handed on - failed - given to drivers and queues",
-                sum(&[handed_on.to_interfaces, handed_on.to_cpus, kthreads.redirect])
-                    - sum(&[*failed, out, enqueued.processed]),
+                "handed on - failed - given to drivers, queues and sockets",
+                sum(&[to_interfaces, to_cpus, to_sockets, kthreads.redirect])
+                    - sum(&[*failed, out, enqueued.processed])
+                    - sum(&[sockets.received(), sockets.ring_full(), sockets.dropped()]),
             ));
+        }
+        if let Some(sockets) = sockets.filter(|_| self.sockets.is_some()) {
+            residuals.extend(sockets.unsent());
         }
         if let (Reading::Known(xmit), Reading::Known(received)) = (&self.xmit, &self.received) {
             residuals.push(("sent to the target - received behind it", sum(&[xmit.sent]) - sum(&[*received])));
@@ -180,14 +266,16 @@ impl Onwards {
         residuals
     }
 
-    /// Packets that the target's driver or the queue of a CPU had no room for, and packets handed on; none if these or those
-    /// were not counted.
+    /// Packets that the target's driver, the queue of a CPU or an AF_XDP socket had no room for, and packets handed on; none if
+    /// these or those were not counted.
     #[must_use]
     pub fn refused(&self) -> Option<(u64, u64)> {
         let handed_on = self.handed_on.known()?;
         // Without the tracepoint what a driver does not take is a residual.
         let by_driver = self.xmit.known().map_or(0, |xmit| xmit.drops.saturating_sub(handed_on.egress_drops));
-        Some((by_driver + self.queues()?.drops, handed_on.to_interfaces + handed_on.to_cpus))
+        let sockets = self.at_sockets()?;
+        let refused = by_driver + self.queues()?.drops + sockets.ring_full() + sockets.dropped();
+        Some((refused, handed_on.to_interfaces + handed_on.to_cpus + handed_on.to_sockets))
     }
 
     /// Why a stage was not counted, if one was not.
@@ -196,11 +284,12 @@ impl Onwards {
         fn there<T>(reading: &Reading<T>) -> Reading<()> {
             reading.as_ref().map(|_| ())
         }
-        let queues = [self.enqueued.as_ref().map(there), self.kthreads.as_ref().map(there)].into_iter().flatten();
+        let queues =
+            [self.enqueued.as_ref().map(there), self.kthreads.as_ref().map(there), self.sockets.as_ref().map(there)];
         let out = there(&self.xmit).or_else(|| there(&self.received));
         [there(&self.handed_on), there(&self.failed), out]
             .into_iter()
-            .chain(queues)
+            .chain(queues.into_iter().flatten())
             .find_map(|part| part.into_result().err())
     }
 
@@ -215,6 +304,10 @@ impl Onwards {
 
     fn queues(&self) -> Option<Enqueued> {
         self.enqueued.as_ref().map_or(Some(Enqueued::default()), |enqueued| enqueued.known().copied())
+    }
+
+    fn at_sockets(&self) -> Option<Sockets> {
+        self.sockets.as_ref().map_or(Some(Sockets::default()), |sockets| sockets.known().cloned())
     }
 
     fn taken(&self) -> Option<Kthread> {
@@ -257,6 +350,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::device::KernelCounts;
 
     /// A ledger in which every packet is accounted for.
     fn balanced(received: u64, drops: u64) -> Ledger {
@@ -291,43 +385,71 @@ mod tests {
         }
     }
 
-    /// As many as `handed_on` packets to an interface and to a CPU, of which each `dropped` at the stages that drop.
+    /// As many as `handed_on` packets to an interface, a CPU and a socket, of which each `dropped` at the stages that drop.
     fn onwards(handed_on: u64, dropped: u64) -> Onwards {
-        let both = HandedOn { to_interfaces: handed_on, egress_drops: dropped, to_cpus: handed_on };
+        let all =
+            HandedOn { to_interfaces: handed_on, egress_drops: dropped, to_cpus: handed_on, to_sockets: handed_on };
         let sent = handed_on - dropped;
         Onwards {
-            handed_on: Reading::Known(both),
+            handed_on: Reading::Known(all),
             failed: Reading::Known(0),
             xmit: Reading::Known(Xmit { sent, drops: dropped, bulks: 1, errors: BTreeMap::new() }),
             received: Reading::Known(sent),
             enqueued: Some(Reading::Known(Enqueued { processed: handed_on, drops: dropped, bulks: 1 })),
             kthreads: Some(Reading::Known(Kthread { processed: sent, pass: sent, ..Kthread::default() })),
+            sockets: Some(Reading::Known(sockets(handed_on, dropped))),
         }
+    }
+
+    /// A socket that sends all that it gets, of which some found no room.
+    fn sockets(handed_on: u64, dropped: u64) -> Sockets {
+        let rx_packets = handed_on - dropped;
+        let counts = SocketCounts {
+            rx_packets,
+            rx_frags: rx_packets,
+            tx_packets: rx_packets,
+            tx_frags: rx_packets,
+            ..SocketCounts::default()
+        };
+        let (full, rx_dropped) = (dropped / 3, dropped - dropped / 3);
+        let kernel = KernelCounts { rx_dropped, rx_ring_full: Some(full), ..KernelCounts::default() };
+        let outcome = SocketOutcome { xsk: XskAction::Tx, reading: SocketReading { counts, kernel } };
+        Sockets { mode: "copy".into(), each: vec![outcome], completed: rx_packets, ..Sockets::default() }
     }
 
     proptest! {
         #[test]
         fn a_packet_handed_on_and_lost_leaves_a_residual_wherever_it_was(
-            handed_on in 1_000..u64::MAX / 4, dropped in 0..1_000_u64, off in 1..u64::MAX / 4, counter in 0..6,
+            handed_on in 1_000..u64::MAX / 8, dropped in 0..1_000_u64, off in 1..u64::MAX / 8, counter in 0..10,
         ) {
             let whole = onwards(handed_on, dropped);
-            prop_assert_eq!(whole.residuals().len(), 3);
+            prop_assert_eq!(whole.residuals().len(), 5);
             prop_assert!(whole.residuals().iter().all(|(_, residual)| *residual == 0));
-            // What egress programs dropped was not refused, what found a queue full was.
-            prop_assert_eq!(whole.refused(), Some((dropped, 2 * handed_on)));
+            // What egress programs dropped was not refused, what found a queue or a ring full was.
+            prop_assert_eq!(whole.refused(), Some((2 * dropped, 3 * handed_on)));
             prop_assert_eq!(whole.uncounted(), None);
             let mut wrong = whole.clone();
-            let (Reading::Known(given), Reading::Known(xmit), Some(Reading::Known(enqueued)), Some(Reading::Known(kthreads))) =
-                (&mut wrong.handed_on, &mut wrong.xmit, &mut wrong.enqueued, &mut wrong.kthreads)
+            let (
+                Reading::Known(given),
+                Reading::Known(xmit),
+                Some(Reading::Known(enqueued)),
+                Some(Reading::Known(kthreads)),
+                Some(Reading::Known(sockets)),
+            ) = (&mut wrong.handed_on, &mut wrong.xmit, &mut wrong.enqueued, &mut wrong.kthreads, &mut wrong.sockets)
             else {
                 unreachable!()
             };
+            let SocketReading { counts, kernel } = &mut sockets.each[0].reading;
             match counter {
                 0 => given.to_interfaces += off,
                 1 => given.to_cpus += off,
                 2 => xmit.drops += off,
                 3 => enqueued.processed += off,
                 4 => kthreads.processed += off,
+                5 => given.to_sockets += off,
+                6 => kernel.rx_dropped += off,
+                7 => counts.tx_packets += off,
+                8 => sockets.completed += off,
                 _ => wrong.received = Reading::Known(handed_on - dropped + off),
             }
             prop_assert!(wrong.residuals().iter().any(|(_, residual)| residual.unsigned_abs() == u128::from(off)));
@@ -338,10 +460,10 @@ mod tests {
     fn in_skb_mode_the_receiver_takes_the_place_of_the_driver() {
         let mut skb = onwards(1_000, 10);
         skb.xmit = Reading::not_available("no bulks in skb mode");
-        assert_eq!((skb.residuals().len(), skb.uncounted()), (2, None));
+        assert_eq!((skb.residuals().len(), skb.uncounted()), (4, None));
         assert!(skb.residuals().iter().all(|(_, residual)| *residual == 0), "{:?}", skb.residuals());
         skb.received = Reading::Known(989);
-        assert!(skb.residuals().contains(&("handed on - failed - given to drivers and queues", 1)));
+        assert!(skb.residuals().contains(&("handed on - failed - given to drivers, queues and sockets", 1)));
         skb.received = Reading::not_available("nobody knows");
         assert_eq!(skb.uncounted().unwrap(), "no bulks in skb mode; nobody knows");
     }
@@ -352,7 +474,12 @@ mod tests {
         unknown.handed_on = Reading::not_available("a user's program");
         assert_eq!(
             unknown.residuals().iter().map(|(stage, _)| *stage).collect::<Vec<_>>(),
-            ["sent to the target - received behind it", "queued - taken by kthreads"]
+            [
+                "received by sockets to be sent - sent",
+                "frames sent by sockets - come back",
+                "sent to the target - received behind it",
+                "queued - taken by kthreads",
+            ]
         );
         assert_eq!((unknown.refused(), unknown.uncounted().unwrap()), (None, "a user's program".to_owned()));
     }

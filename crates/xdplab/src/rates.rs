@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::generator::{LiveFrames, LiveFramesSpec, Rewrite, Sink};
 use crate::live::{
     BasicDevice, Clock, CpumapDevice, End, EndedBy, Interval, Limits, LiveRun, RedirectDevice, RedirectSpec, Session,
-    Source, Start, Told, View, Woken,
+    Source, Start, Told, View, Woken, XskDevice,
 };
 use crate::netlink::XdpMode;
 use crate::observe::{Figure, Interface, Observers, PagePools, Watch};
@@ -179,6 +179,7 @@ enum Device {
     Basic(Box<BasicDevice>),
     Redirect(Box<RedirectDevice>),
     Cpumap(Box<CpumapDevice>),
+    Xsk(Box<XskDevice>),
 }
 
 impl Device {
@@ -204,6 +205,10 @@ impl Device {
                 };
                 CpumapDevice::attach(name, variant.resolve()?, mode, None, false).map(Box::new).map(Self::Cpumap)
             }
+            VariantSpec::Xsk(variant) => {
+                let spec = variant.spec(vec![variant.handling()], mode)?;
+                XskDevice::attach(name, spec, mode, None, false).map(Box::new).map(Self::Xsk)
+            }
             VariantSpec::Object(spec) => {
                 Err(Error::usage(format!("count what {spec} does"), "a user's program counts nothing for this tool"))
             }
@@ -215,6 +220,7 @@ impl Device {
             Self::Basic(device) => device.as_mut(),
             Self::Redirect(device) => device.as_mut(),
             Self::Cpumap(device) => device.as_mut(),
+            Self::Xsk(device) => device.as_mut(),
         }
     }
 
@@ -223,6 +229,7 @@ impl Device {
             Self::Basic(device) => device.start(started),
             Self::Redirect(device) => device.start("redirect", started),
             Self::Cpumap(device) => device.start(started),
+            Self::Xsk(device) => device.start(started),
         }
     }
 
@@ -231,6 +238,7 @@ impl Device {
             Self::Basic(device) => Ok(device.end(total, ended_by)),
             Self::Redirect(device) => device.end(total, ended_by),
             Self::Cpumap(device) => device.end(total, ended_by),
+            Self::Xsk(device) => device.end(total, ended_by),
         }
     }
 }

@@ -3,6 +3,7 @@
 mod attached;
 mod interface;
 mod objects;
+mod remote;
 mod sender;
 mod witnesses;
 
@@ -17,15 +18,16 @@ pub(crate) use objects::try_objects;
 use sender::{Sender, Sent};
 pub(crate) use witnesses::Witnesses;
 
-use crate::device::{Attachment, Counts, SlicedDevice, VariantSpec};
+use crate::device::{Attachment, Counts, SlicedDevice, VariantSpec, XskSockets, XskVariant};
 use crate::error::{Error, Result};
 use crate::generator::{LiveFrames, LiveFramesSpec, Rewrite, Sink};
-use crate::netlink::{LinkStats, Netdev, XdpFeature, XdpMode};
+use crate::netlink::{LinkStats, Netdev, Rtnl, XdpFeature, XdpMode};
 use crate::observe::{Interface, Observers, PagePools, PoolPaths, Watch};
 use crate::observed::{Ledger, Observed, Onwards};
 use crate::packet::{UDP_HEADER_LEN, build_udp_frame};
 use crate::reading::Reading;
 use crate::reference::{Beside, Reference};
+use crate::remote::RemoteTime;
 use crate::run::{Engine, Plan, Progress, Rig};
 use crate::sample::{Schedule, SliceReader};
 use crate::topology::{Lab, LabDescription, LabSpec, NetNs, PlacementState, Port, REDIRECT_TARGET};
@@ -46,16 +48,16 @@ impl Rig for LabRig {
         let frame = build_udp_frame(&plan.flow, plan.size)?;
         let (tried, restored) = try_objects(plan, &frame)?;
         let mut bench = Bench::set_up(plan)?;
-        let witnesses = Witnesses::attach(plan, bench.watch())?;
+        let mut witnesses = Witnesses::attach(plan, bench.watch())?;
         let reference = Beside::begin(plan.placement.dut_cpu());
         progress.stage("sending");
         let generator = Sender::start(plan, &bench, frame, restored)?;
-        let sampled = bench.attached.rounds(plan, &generator, progress, stop);
+        let sampled = bench.attached.rounds(plan, &mut witnesses, &generator, progress, stop);
         let Sent { generated, xmit } = generator.stop(&bench.lab)?;
         let sampled = sampled?;
         let reference = reference.and_then(Beside::end).into();
         progress.stage("taking the lab down");
-        let mut observed = bench.observe(&witnesses, sampled, generated, reference)?;
+        let mut observed = bench.observe(&mut witnesses, sampled, generated, reference)?;
         if let Some(xmit) = xmit {
             observed.ledger.xmit = Reading::Known(xmit);
         }
@@ -125,24 +127,28 @@ impl Bench {
     /// Reads every counter once no packet is under way any more.
     pub(crate) fn observe(
         &mut self,
-        witnesses: &Witnesses,
+        witnesses: &mut Witnesses,
         sampled: Sampled,
         generated: u64,
         reference: Reading<Reference>,
     ) -> Result<Observed> {
-        let counted = self.attached.settle()?;
+        let (counted, remote) = self.attached.settle(witnesses)?;
         let interface_received = self.attached.interface_stats()?.rx_packets - self.interface_before.rx_packets;
         let pool_paths = since(self.attached.pool_paths(), &self.pool_paths_before);
         let behind = self.behind.as_ref().map(|(_, sink)| sink);
         let around = Around {
             // Without a target nothing can arrive behind it.
-            onwards: witnesses
-                .onwards(&counted.handed_on, || behind.map_or(Reading::Known(0), |sink| sink.packets().into())),
+            onwards: witnesses.onwards(
+                &counted.handed_on,
+                || behind.map_or(Reading::Known(0), |sink| sink.packets().into()),
+                || self.attached.sockets(),
+            ),
             generated: Reading::Known(generated),
             interface_received: Reading::Known(interface_received),
             returned: self.sink.as_ref().map(|(_, sink)| sink.packets()).transpose()?,
             reference,
             pool_paths,
+            remote,
             xdp_mode: self.attached.xdp_mode()?,
             placement: self.placement.clone(),
             described: [self.described.clone(), self.lab.describe()?],
@@ -168,6 +174,7 @@ struct Around {
     onwards: Option<Onwards>,
     reference: Reading<Reference>,
     pool_paths: Reading<PoolPaths>,
+    remote: Vec<RemoteTime>,
     xdp_mode: Option<XdpMode>,
     placement: PlacementState,
     /// Before and after.
@@ -179,6 +186,8 @@ fn observed(witnesses: &Witnesses, sampled: Sampled, counted: Counted, around: A
     let Counted { dispatcher: counts, programs, .. } = counted;
     let total = programs.clone().map(|queues| sum(queues.iter().flatten()));
     let [lab_before, lab_after] = around.described;
+    let sockets = around.onwards.as_ref().and_then(|onwards| onwards.sockets.as_ref());
+    let redirect_errors = witnesses.redirect_errors(sockets);
     Observed {
         slices: sampled.slices,
         rounds: sampled.rounds,
@@ -201,12 +210,13 @@ fn observed(witnesses: &Witnesses, sampled: Sampled, counted: Counted, around: A
         rx_queue_packets: programs.map(|queues| queues.iter().map(|queue| sum(queue).packets).collect()),
         cpu_packets: counts.cpu_packets,
         exceptions: observers.exceptions(),
-        redirect_errors: witnesses.redirect_errors(),
+        redirect_errors,
         napi: observers.napi(),
         softirqs: observers.softirqs_per_cpu(),
         page_pools: Reading::not_available("the lab is still up"),
         pool_paths: Some(around.pool_paths),
         cpu_shares: sampled.cpu_shares,
+        remote: around.remote,
         reference: around.reference,
         xdp_mode: around.xdp_mode,
         lab_before: Some(lab_before),
@@ -220,18 +230,27 @@ fn since(after: Reading<PoolPaths>, before: &Reading<PoolPaths>) -> Reading<Pool
     after.and_then(|after| before.clone().map(|before| after.since(before)))
 }
 
+/// Opens the AF_XDP sockets that the plan's variants give packets to, if there are any, on an interface of the calling
+/// thread's network namespace.
+fn open_sockets(plan: &Plan, ifindex: u32) -> Result<Option<XskSockets>> {
+    let Some(spec) = XskVariant::sockets(&plan.variants(), plan.xdp_mode)? else { return Ok(None) };
+    let name = Rtnl::open()?.link_by_index(ifindex)?.name;
+    XskSockets::open(spec, &name, ifindex).map(Some)
+}
+
 /// Loads the device of a round; its programs, their places in memory and the schedule are drawn from the plan's seed. The
 /// interfaces to redirect to are those of the calling thread's network namespace.
-pub(crate) fn load(plan: &Plan, round: u16) -> Result<(SlicedDevice, SliceReader)> {
+pub(crate) fn load(plan: &Plan, round: u16, sockets: Option<&XskSockets>) -> Result<(SlicedDevice, SliceReader)> {
     let seed = plan.seed.wrapping_add(u64::from(round));
     let schedule = schedule(plan, seed)?;
     let cut = (plan.slice_packets, plan.warmup_packets);
-    SlicedDevice::load(&variants(plan), &schedule, cut, u32::from(plan.queues), seed)
+    SlicedDevice::load(&variants(plan), &schedule, cut, u32::from(plan.queues), sockets, seed)
 }
 
 /// Refuses a plan for what is told without loading it.
 fn check(plan: &Plan) -> Result<()> {
     schedule(plan, plan.seed)?;
+    XskVariant::sockets(&plan.variants(), plan.xdp_mode)?;
     SlicedDevice::check(&variants(plan))
 }
 

@@ -11,6 +11,8 @@ use crate::guard::{self, Guard};
 use crate::netlink::XdpMode;
 use crate::observed::Observed;
 use crate::packet::{FlowSpec, FrameSize};
+use crate::reading::Reading;
+use crate::remote::{self, RemoteCost};
 use crate::stats::{self, Absolute, Comparison, Difference, Interval, Level, NotEnough, Slice};
 use crate::topology::Placement;
 use crate::verdict::{self, Verdict};
@@ -278,6 +280,12 @@ impl Plan {
         self.variants().iter().any(VariantSpec::needs_cpus)
     }
 
+    /// Whether a variant of ours redirects to AF_XDP sockets.
+    #[must_use]
+    pub fn needs_sockets(&self) -> bool {
+        self.variants().iter().any(|variant| variant.socket().is_some())
+    }
+
     /// Whether a variant may send packets back to the generator.
     #[must_use]
     pub fn may_return_packets(&self) -> bool {
@@ -307,6 +315,9 @@ pub struct Case {
     pub comparisons: Vec<Compared>,
     /// The validity checks.
     pub guards: Vec<Guard>,
+    /// What limited the rate; absent where no variant hands packets to other CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limiter: Option<Reading<String>>,
 }
 
 /// What a variant costs.
@@ -321,6 +332,9 @@ pub struct Cost {
     /// `cost`, or on live traffic.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_alone: Option<Difference>,
+    /// What its packets cost the CPU that took them from the device's, or why that is not known; absent where none did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub remote: Option<Reading<RemoteCost>>,
 }
 
 impl Cost {
@@ -455,7 +469,13 @@ pub fn analyse(plan: Plan, observed: Observed) -> Case {
             cost.program_alone = alone.ok().map(|alone| alone.difference);
         }
     }
-    Case { plan, costs, control, comparisons, guards, observed }
+    let of_variants = (0..).filter(|index| *index != CONTROL);
+    for (index, cost) in of_variants.zip(&mut costs) {
+        let time = observed.remote.iter().find(|time| time.variant == index);
+        cost.remote = time.map(|time| time.cost(plan.level));
+    }
+    let limiter = remote::limiter(&observed);
+    Case { plan, costs, control, comparisons, guards, limiter, observed }
 }
 
 /// What a verdict goes by.
@@ -493,6 +513,7 @@ pub fn weigh(
             variant: name.clone(),
             cost: stats::absolute_rounds(rounds, index, rules.level).into(),
             program_alone: None,
+            remote: None,
         })
         .collect();
     let compared: Vec<_> = (0u16..)

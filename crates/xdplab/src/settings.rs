@@ -111,7 +111,7 @@ pub fn compare(plan: &SettingsPlan, progress: &mut dyn Progress, stop: &AtomicBo
     progress.stage("building the lab");
     let frame = build_udp_frame(&plan.run.flow, plan.run.size)?;
     let mut bench = Bench::set_up(&plan.run)?;
-    let witnesses = Witnesses::attach(&plan.run, bench.watch())?;
+    let mut witnesses = Witnesses::attach(&plan.run, bench.watch())?;
     let reference = Beside::begin(plan.run.placement.dut_cpu());
     let generator = LiveFrames::start(&bench.traffic(&plan.run, frame, 0), &bench.lab.generator.netns)?;
     let visited = visit_all(plan, &mut bench, &generator, progress, stop);
@@ -120,7 +120,7 @@ pub fn compare(plan: &SettingsPlan, progress: &mut dyn Progress, stop: &AtomicBo
     let (visits, sampled) = visited?;
     restored?;
     let reference = reference.and_then(Beside::end).into();
-    let mut observed = bench.observe(&witnesses, sampled, generated, reference)?;
+    let mut observed = bench.observe(&mut witnesses, sampled, generated, reference)?;
     drop(bench);
     observed.page_pools = released(&witnesses.observers);
     Ok(analyse(plan.clone(), visits, observed))

@@ -45,6 +45,22 @@ fn an_option_that_a_redirect_does_not_have_is_told_with_those_it_has() {
 }
 
 #[test]
+fn an_option_that_a_socket_does_not_have_is_told_with_those_it_has() {
+    for spec in ["xsk-drop:frob", "xsk-tx:batch=x", "xsk-drop:cpu=-1", "xsk-tx:eth1"] {
+        let error = refused(&["--baseline", "drop:no-touch", "--candidate", spec]);
+        assert!(error.contains("xsk-drop|xsk-tx[:cpu=N][:fifo=N][:queue=N][:batch=N]"), "{spec}: {error}");
+    }
+    let error = refused(&["--baseline", "drop:no-touch", "--candidate", "xsk-drop:busy-poll"]);
+    assert!(error.contains("would do so in the slices of all programs; measure it by itself"), "{error}");
+}
+
+#[test]
+fn sockets_that_can_not_share_a_queue_are_refused_before_anything_is_set_up() {
+    let error = refused(&["--baseline", "xsk-drop", "--candidate", "xsk-tx:frame-size=2048"]);
+    assert!(error.contains("their frame size differs") && error.contains("in a run of its own"), "{error}");
+}
+
+#[test]
 fn lengths_and_widths_must_be_positive_numbers() {
     for (option, value) in
         [("--seconds", "0"), ("--seconds", "-1"), ("--resolve", "0ns"), ("--margin", "x"), ("--floor", "inf")]

@@ -234,7 +234,7 @@ fn rerun_runs_no_other_command_out_of_a_record_of_a_live_one() {
 
 #[test]
 fn help_tells_commands_and_topics() {
-    for topic in ["method", "verdicts", "guards", "placement", "records"] {
+    for topic in ["method", "verdicts", "guards", "placement", "variants", "records"] {
         let page = printed(&["help", topic]);
         assert!(page.starts_with("# ") && page.lines().count() > 8, "{page}");
         assert!(printed(&["--help"]).contains(topic), "{topic} is among the topics that --help names");

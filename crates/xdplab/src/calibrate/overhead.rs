@@ -70,7 +70,7 @@ fn take_round(labs: &[Lab; 2], cpu: usize, frame: &[u8], seed: u64) -> Result<Ve
     let counting = DutProgram::load(spec(Operation::NoTouch), 1)?;
     let behind = Schedule::draw(1, 1, seed)?;
     let cut = (Plan::SLICE_PACKETS, Plan::WARMUP_PACKETS);
-    let (device, mut reader) = SlicedDevice::load(&[spec(Operation::Uncounted).into()], &behind, cut, 1, seed)?;
+    let (device, mut reader) = SlicedDevice::load(&[spec(Operation::Uncounted).into()], &behind, cut, 1, None, seed)?;
     let attach = |port: &Port, program: BorrowedFd<'_>| {
         port.netns.run(|| Attachment::attach(program, port.ifindex, XdpMode::Native))
     };

@@ -362,6 +362,7 @@ fn json_lines(case: &Case, record: &Path) -> String {
             "resolve_ns": case.plan.resolve_ns,
             "seconds": case.observed.seconds,
             "seed": case.plan.seed,
+            "limiter": case.limiter,
             "guards": case.guards,
             "record": record,
         });

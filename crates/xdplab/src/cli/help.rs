@@ -9,7 +9,7 @@ use crate::help::PAGES;
 /// Options of help.
 #[derive(Args, Debug)]
 pub(crate) struct Options {
-    /// A command, or a topic: method, verdicts, guards, placement or records
+    /// A command, or a topic: method, verdicts, guards, placement, variants or records
     #[arg(value_name = "COMMAND|TOPIC")]
     words: Vec<String>,
 }

@@ -45,7 +45,7 @@ use crate::error::Result;
     infer_subcommands = true,
     disable_help_subcommand = true,
     max_term_width = 100,
-    after_help = "Pages about what the figures mean: xdplab help method|verdicts|guards|placement|records"
+    after_help = "Pages about what the figures mean: xdplab help method|verdicts|guards|placement|variants|records"
 )]
 struct Arguments {
     #[command(subcommand)]

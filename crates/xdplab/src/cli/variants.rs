@@ -8,7 +8,8 @@ use crate::error::{Error, Result};
 /// What to compare.
 #[derive(Args, Debug)]
 pub(crate) struct Variants {
-    /// The program that the others are compared with: ACTION:OPERATION[:load-bytes], redirect…, FILE.o or FILE.o:PROGRAM
+    /// The program that the others are compared with: ACTION:OPERATION[:load-bytes], redirect…, xsk-drop, xsk-tx, FILE.o or
+    /// FILE.o:PROGRAM
     ///
     /// ACTION is drop, pass or tx; OPERATION is no-touch, read-data, parse-ip or swap-macs.
     ///
@@ -17,6 +18,11 @@ pub(crate) struct Variants {
     /// redirect-map:IFACE:egress-drop (redirect-multi:IFACE,IFACE). redirect-cpu gives them to another CPU; it takes :cpu=N
     /// (not the device's if left out), :qsize=N, :remote-drop, :remote-pass or :remote-redirect[=IFACE], and the names of
     /// its program modes (:no-touch, :l4-hash, …), with the defaults of the command of this name.
+    ///
+    /// xsk-drop and xsk-tx give them to an AF_XDP socket, which a thread on another CPU empties: the cost is that of the device's
+    /// CPU. They take :cpu=N (of the thread; not the device's if left out), :fifo=N (its SCHED_FIFO priority), :queue=N, :batch=N, :frame-size=N, :poll,
+    /// :no-need-wakeup, :unaligned, :frags, and :copy or :zero-copy, with the defaults of the commands of these names. The
+    /// sockets of a run share a umem and the thread, so all but :batch and :poll must be the same where there are several.
     ///
     /// FILE.o is an object file of your
     /// own, built by clang -target bpf -g; PROGRAM is the function where it has several for XDP. Only that program is loaded,

@@ -8,9 +8,12 @@ use xsk::BindMode;
 
 use super::live::{self, Mode, Teller};
 use super::{Ending, output};
-use crate::device::{XskAction, XskSpec};
+use crate::device::{CopyMode, Handling, XskAction, XskSpec};
 use crate::error::{Error, Result};
 use crate::live::{Attached, EndedBy, Session, Signals, Source as _, Start, XskDevice, XskLayout, XskStart};
+
+/// Sockets where they share the umem.
+const SHARERS: usize = 4;
 
 /// Options of `xsk-drop` and `xsk-tx`.
 #[derive(Args, Debug)]
@@ -104,17 +107,6 @@ pub(super) fn seconds_or_never(text: &str) -> std::result::Result<Limit, String>
     if text == "0" { Ok(Limit(None)) } else { live::seconds(text).map(|seconds| Limit(Some(seconds))) }
 }
 
-/// How packets get between device and umem.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum CopyMode {
-    /// Zero-copy where the driver has it
-    Auto,
-    /// The kernel copies each packet
-    Copy,
-    /// The device reads and writes the umem
-    ZeroCopy,
-}
-
 /// A clock of clock_gettime(2).
 #[derive(Clone, Copy, Debug, ValueEnum)]
 #[value(rename_all = "UPPER")]
@@ -169,19 +161,19 @@ pub(crate) fn run(action: XskAction, options: &Options) -> Result<Ending> {
 }
 
 fn spec(action: XskAction, options: &Options) -> Result<XskSpec> {
+    let handling = Handling { action, batch: options.batch_size, poll: options.poll };
     Ok(XskSpec {
-        action,
+        sockets: vec![handling; if options.shared_umem { SHARERS } else { 1 }],
         queue: options.queue,
         frame_size: options.frame_size,
-        batch: options.batch_size,
-        poll: options.poll,
         need_wakeup: !options.no_need_wakeup,
         unaligned: options.unaligned,
-        shared: options.shared_umem,
         busy_poll: options.busy_poll,
         frags: options.frags,
         mode: bind_mode(options.attach_mode, options.copy_mode)?,
         fifo: fifo(options.policy, options.priority)?,
+        cpu: None,
+        rest_after: None,
     })
 }
 
@@ -189,9 +181,8 @@ pub(super) fn bind_mode(attach_mode: Mode, copy_mode: CopyMode) -> Result<BindMo
     match (attach_mode, copy_mode) {
         (Mode::Skb, CopyMode::ZeroCopy) => Err(Error::usage("use zero-copy", "in skb mode every packet is copied")
             .remedy("attach in native mode, or leave -C out")),
-        (Mode::Skb, _) | (Mode::Native, CopyMode::Copy) => Ok(BindMode::Copy),
-        (Mode::Native, CopyMode::Auto) => Ok(BindMode::Auto),
-        (Mode::Native, CopyMode::ZeroCopy) => Ok(BindMode::ZeroCopy),
+        (Mode::Skb, _) => Ok(BindMode::Copy),
+        (Mode::Native, mode) => Ok(mode.into()),
     }
 }
 

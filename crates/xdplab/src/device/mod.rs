@@ -20,4 +20,7 @@ pub use redirect::{EgressAction, RedirectBy, RedirectProgram, RedirectTarget};
 pub use sliced::{Occupant, SlicedDevice};
 pub use spec::{Action, LoadMode, Operation, Planted, ProgramSpec};
 pub use variant::{Integer, ObjectSpec, VariantSpec};
-pub use xsk::{SocketCounts, XskAction, XskCounts, XskProgram, XskSpec, XskWorker};
+pub use xsk::{
+    CopyMode, Handling, KernelCounts, SocketCounts, SocketReading, XskAction, XskCounts, XskProgram, XskSockets,
+    XskSpec, XskVariant,
+};

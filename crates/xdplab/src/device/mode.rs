@@ -1,4 +1,4 @@
-//! Programs that hand packets on, as one side of a comparison: to other interfaces, or to other CPUs.
+//! Programs that hand packets on, as one side of a comparison: to other interfaces, to other CPUs, or to AF_XDP sockets.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -8,7 +8,10 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use super::spec::name_of;
-use super::{CpumapSpec, EgressAction, LoadMode, RedirectBy, RedirectTarget, Remote, Selection, VariantSpec};
+use super::{
+    CpumapSpec, EgressAction, LoadMode, RedirectBy, RedirectTarget, Remote, Selection, VariantSpec, XskAction,
+    XskVariant,
+};
 use crate::error::{Error, Result};
 use crate::netlink::Rtnl;
 
@@ -65,6 +68,9 @@ pub struct HandedOn {
     pub egress_drops: u64,
     /// Packets redirected to CPUs.
     pub to_cpus: u64,
+    /// Packets redirected to AF_XDP sockets.
+    #[serde(default)]
+    pub to_sockets: u64,
 }
 
 impl AddAssign for HandedOn {
@@ -72,6 +78,7 @@ impl AddAssign for HandedOn {
         self.to_interfaces += other.to_interfaces;
         self.egress_drops += other.egress_drops;
         self.to_cpus += other.to_cpus;
+        self.to_sockets += other.to_sockets;
     }
 }
 
@@ -84,6 +91,8 @@ impl VariantSpec {
             "redirect-map" => RedirectBy::Map,
             "redirect-multi" => RedirectBy::Broadcast,
             "redirect-cpu" => return Some(CpumapVariant::parse(parts, text).map(Self::Cpumap)),
+            "xsk-drop" => return Some(XskVariant::parse(XskAction::Drop, parts, text).map(Self::Xsk)),
+            "xsk-tx" => return Some(XskVariant::parse(XskAction::Tx, parts, text).map(Self::Xsk)),
             _ => return None,
         };
         Some(RedirectVariant::parse(redirect, parts, text).map(Self::Redirect))
@@ -95,7 +104,7 @@ impl VariantSpec {
         match self {
             Self::Redirect(spec) => &spec.targets,
             Self::Cpumap(spec) => &spec.targets,
-            Self::Builtin(_) | Self::Object(_) => &[],
+            Self::Builtin(_) | Self::Xsk(_) | Self::Object(_) => &[],
         }
     }
 
@@ -105,7 +114,7 @@ impl VariantSpec {
         match self {
             Self::Redirect(_) => true,
             Self::Cpumap(spec) => spec.remote == RemoteAction::Redirect,
-            Self::Builtin(_) | Self::Object(_) => false,
+            Self::Builtin(_) | Self::Xsk(_) | Self::Object(_) => false,
         }
     }
 
@@ -113,6 +122,15 @@ impl VariantSpec {
     #[must_use]
     pub fn needs_cpus(&self) -> bool {
         matches!(self, Self::Cpumap(_))
+    }
+
+    /// The AF_XDP socket that it gives packets to, if that is what it does; see [`Self::needs_target`].
+    #[must_use]
+    pub fn socket(&self) -> Option<&XskVariant> {
+        match self {
+            Self::Xsk(spec) => Some(spec),
+            Self::Builtin(_) | Self::Redirect(_) | Self::Cpumap(_) | Self::Object(_) => None,
+        }
     }
 
     /// Names the interface to redirect to where the specification names none.
@@ -144,12 +162,13 @@ impl VariantSpec {
             let why = format!("`{name}` is none of its options, and the lab brings the interface to redirect to");
             return Err(Error::usage(what, why).remedy(format!("{OPTIONS}; name interfaces with --on alone")));
         }
-        if let Self::Cpumap(spec) = self
-            && spec.cpus.is_empty()
-        {
-            let cpu =
-                cpu.ok_or_else(|| Error::usage(what, "it names no CPU").remedy("name one: redirect-cpu:cpu=N"))?;
-            spec.cpus.push(cpu);
+        let cpu = |command: &str| {
+            cpu.ok_or_else(|| Error::usage(what, "it names no CPU").remedy(format!("name one: {command}:cpu=N")))
+        };
+        match self {
+            Self::Cpumap(spec) if spec.cpus.is_empty() => spec.cpus.push(cpu("redirect-cpu")?),
+            Self::Xsk(spec) if spec.cpu.is_none() => spec.cpu = Some(cpu(spec.xsk.command())?),
+            _ => {}
         }
         Ok(())
     }
@@ -157,10 +176,12 @@ impl VariantSpec {
 
 /// The options of all of them.
 const OPTIONS: &str = "write redirect[:load-bytes], redirect-map[:egress-forward|:egress-drop], \
-                       redirect-multi[:egress-forward|:egress-drop] or \
-                       redirect-cpu[:cpu=N,…][:qsize=N][:remote-drop|:remote-pass|:remote-redirect][:no-touch|:l4-hash|…]";
+                       redirect-multi[:egress-forward|:egress-drop], \
+                       redirect-cpu[:cpu=N,…][:qsize=N][:remote-drop|:remote-pass|:remote-redirect][:no-touch|:l4-hash|…], or \
+                       xsk-drop|xsk-tx[:cpu=N][:fifo=N][:queue=N][:batch=N][:frame-size=N][:poll][:no-need-wakeup][:unaligned]\
+                       [:frags][:copy|:zero-copy]";
 
-fn wrong(text: &str, why: impl Into<String>) -> Error {
+pub(super) fn wrong(text: &str, why: impl Into<String>) -> Error {
     Error::usage(format!("read the program specification `{text}`"), why).remedy(OPTIONS)
 }
 
@@ -357,6 +378,8 @@ mod tests {
         assert_eq!(fit("redirect-cpu:qsize=64", false, Some(3)).unwrap(), "redirect-cpu:cpu=3:qsize=64");
         assert_eq!(fit("redirect-cpu:cpu=1", false, Some(3)).unwrap(), "redirect-cpu:cpu=1");
         assert!(fit("redirect-cpu", true, None).unwrap_err().contains("name one: redirect-cpu:cpu=N"));
+        assert_eq!(fit("xsk-tx:poll", false, Some(3)).unwrap(), "xsk-tx:cpu=3:poll");
+        assert!(fit("xsk-tx", true, None).unwrap_err().contains("name one: xsk-tx:cpu=N"));
         assert_eq!(fit("redirect-map", false, None).unwrap(), "redirect-map");
         assert_eq!(fit("redirect-map:eth1", true, None).unwrap(), "redirect-map:eth1");
         assert!(fit("redirect-map", true, None).unwrap_err().contains("it names no interface to redirect to"));

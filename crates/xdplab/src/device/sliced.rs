@@ -12,7 +12,7 @@ use rand_pcg::Pcg64Mcg;
 
 use super::{
     Counts, CpumapProgram, CpumapVariant, DutProgram, HandedOn, ObjectProgram, RedirectProgram, RedirectVariant,
-    UserObject, VariantSpec,
+    UserObject, VariantSpec, XskCounts, XskProgram, XskSockets, XskVariant,
 };
 use crate::bpf;
 use crate::error::{Error, Result};
@@ -27,8 +27,13 @@ pub trait Occupant: Send + Sync {
     /// What it counted: for each RX queue, each possible CPU; or why that is not to be had.
     fn counts(&self) -> Reading<Vec<Vec<Counts>>>;
 
-    /// What it handed on to interfaces and CPUs; or why that is not to be had.
+    /// What it handed on to interfaces, CPUs and sockets; or why that is not to be had.
     fn handed_on(&self) -> Reading<HandedOn>;
+
+    /// The kernel's id of its cpumap, if it redirects to CPUs.
+    fn cpumap_id(&self) -> Option<u32> {
+        None
+    }
 }
 
 impl Occupant for DutProgram {
@@ -72,6 +77,27 @@ impl Occupant for CpumapProgram {
     fn handed_on(&self) -> Reading<HandedOn> {
         CpumapProgram::handed_on(self).into()
     }
+
+    fn cpumap_id(&self) -> Option<u32> {
+        Some(self.map_id())
+    }
+}
+
+impl Occupant for XskProgram {
+    fn program_fd(&self) -> &ProgramFd {
+        XskProgram::program_fd(self)
+    }
+
+    fn counts(&self) -> Reading<Vec<Vec<Counts>>> {
+        let of_cpu =
+            |XskCounts { redirected, aborted, passed }| Counts { packets: redirected + aborted + passed, aborted };
+        let of_queue = |cpus: Vec<XskCounts>| cpus.into_iter().map(of_cpu).collect();
+        Reading::from(XskProgram::counts(self)).map(|queues| queues.into_iter().map(of_queue).collect())
+    }
+
+    fn handed_on(&self) -> Reading<HandedOn> {
+        XskProgram::handed_on(self).into()
+    }
 }
 
 impl Occupant for ObjectProgram {
@@ -105,16 +131,17 @@ impl SlicedDevice {
     /// lies in memory changes its cost, and programs loaded one after the other would all lie alike.
     ///
     /// `slice_packets` packets are timed in a slice, after `warmup_packets` that are not. Interfaces to redirect to are those
-    /// of the calling thread's network namespace.
+    /// of the calling thread's network namespace; `sockets` are those of the variants that give packets to AF_XDP sockets.
     ///
     /// # Errors
     /// A count is zero, an object can't be used, some objects take packets in fragments and others do not, there is no such
-    /// interface or CPU, or the kernel refused a program or a map.
+    /// interface, CPU or socket, or the kernel refused a program or a map.
     pub fn load(
         variants: &[VariantSpec],
         schedule: &Schedule,
         (slice_packets, warmup_packets): (u32, u32),
         rx_queues: u32,
+        sockets: Option<&XskSockets>,
         seed: u64,
     ) -> Result<(Self, SliceReader)> {
         if slice_packets == 0 || warmup_packets == 0 {
@@ -129,7 +156,7 @@ impl SlicedDevice {
         let sources = variants.iter().map(Source::open).collect::<Result<Vec<_>>>()?;
         let without_frags = without_frags(&sources)?;
         let mut gaps = Gaps::new(seed);
-        let load = |variant: usize| sources[variant].load(rx_queues, without_frags);
+        let load = |variant: usize| sources[variant].load(rx_queues, without_frags, sockets);
         let occupants = load_occupants(variants.len(), schedule, load, &mut gaps)?;
         let table = schedule.table();
         let entries = schedule.entries();
@@ -197,6 +224,11 @@ impl SlicedDevice {
         program.fd().map_err(|error| missing(error.to_string()))
     }
 
+    /// The copies of a variant, by its index.
+    pub fn copies(&self, variant: u16) -> impl Iterator<Item = &dyn Occupant> {
+        self.occupants.get(usize::from(variant)).into_iter().flatten().map(AsRef::as_ref)
+    }
+
     /// What all programs counted together: for each RX queue, each possible CPU; or why one of them did not count.
     #[must_use]
     pub fn counts(&self) -> Reading<Vec<Vec<Counts>>> {
@@ -235,6 +267,7 @@ enum Source {
     Builtin(super::ProgramSpec),
     Redirect(RedirectVariant),
     Cpumap(CpumapVariant),
+    Xsk(XskVariant),
     Object(Box<UserObject>),
 }
 
@@ -244,11 +277,12 @@ impl Source {
             VariantSpec::Builtin(spec) => Ok(Self::Builtin(*spec)),
             VariantSpec::Redirect(spec) => Ok(Self::Redirect(spec.clone())),
             VariantSpec::Cpumap(spec) => Ok(Self::Cpumap(spec.clone())),
+            VariantSpec::Xsk(spec) => Ok(Self::Xsk(spec.clone())),
             VariantSpec::Object(spec) => Ok(Self::Object(Box::new(UserObject::open(spec)?))),
         }
     }
 
-    fn load(&self, rx_queues: u32, without_frags: bool) -> Result<Box<dyn Occupant>> {
+    fn load(&self, rx_queues: u32, without_frags: bool, sockets: Option<&XskSockets>) -> Result<Box<dyn Occupant>> {
         match self {
             Self::Builtin(spec) if without_frags => Ok(Box::new(DutProgram::load_without_frags(*spec, rx_queues)?)),
             Self::Builtin(spec) => Ok(Box::new(DutProgram::load(*spec, rx_queues)?)),
@@ -259,6 +293,14 @@ impl Source {
             Self::Cpumap(spec) => {
                 let load = if without_frags { CpumapProgram::load_without_frags } else { CpumapProgram::load };
                 Ok(Box::new(load(spec.resolve()?, rx_queues)?))
+            }
+            Self::Xsk(spec) => {
+                let load = if without_frags { XskProgram::load_without_frags } else { XskProgram::load };
+                let socket = sockets.and_then(|sockets| sockets.fd(&spec.handling())).ok_or_else(|| {
+                    Error::usage(format!("load {spec}"), "without a driver there is no queue to open a socket on")
+                        .remedy("compare it on live traffic")
+                })?;
+                Ok(Box::new(load(spec.queue, &[socket], rx_queues)?))
             }
             Self::Object(object) => Ok(Box::new(object.load()?)),
         }

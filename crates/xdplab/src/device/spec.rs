@@ -195,7 +195,7 @@ impl FromStr for ProgramSpec {
         let wrong = |why: String| {
             Error::usage(format!("read the program specification `{text}`"), why).remedy(
                 "write ACTION:OPERATION[:load-bytes][:mul=N|add=N|touch|lookup], such as drop:read-data; or redirect, \
-                 redirect-map, redirect-multi or redirect-cpu",
+                 redirect-map, redirect-multi, redirect-cpu, xsk-drop or xsk-tx",
             )
         };
         let mut parts = text.split(':');

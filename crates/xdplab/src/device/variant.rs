@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Action, CpumapVariant, ProgramSpec, RedirectVariant};
+use super::{Action, CpumapVariant, ProgramSpec, RedirectVariant, XskAction, XskVariant};
 use crate::error::Error;
 
 /// One side of a comparison.
@@ -20,6 +20,8 @@ pub enum VariantSpec {
     Redirect(RedirectVariant),
     /// One of ours that redirect to other CPUs.
     Cpumap(CpumapVariant),
+    /// One of ours that give packets to AF_XDP sockets.
+    Xsk(XskVariant),
     /// A program of a user's object file.
     Object(ObjectSpec),
 }
@@ -100,6 +102,7 @@ impl VariantSpec {
         match self {
             Self::Builtin(spec) => spec.action == Action::Tx,
             Self::Redirect(_) | Self::Cpumap(_) => false,
+            Self::Xsk(spec) => spec.xsk == XskAction::Tx,
             Self::Object(_) => true,
         }
     }
@@ -129,6 +132,7 @@ impl fmt::Display for VariantSpec {
             Self::Builtin(spec) => spec.fmt(f),
             Self::Redirect(spec) => spec.fmt(f),
             Self::Cpumap(spec) => spec.fmt(f),
+            Self::Xsk(spec) => spec.fmt(f),
             Self::Object(spec) => spec.fmt(f),
         }
     }

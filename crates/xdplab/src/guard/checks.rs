@@ -319,7 +319,11 @@ fn ledger(observed: &Observed) -> Guard {
 /// What became of the packets that were handed on.
 fn handed_on(onwards: &Onwards) -> String {
     let handed_on = onwards.handed_on.known().copied().unwrap_or_default();
-    let to = [(handed_on.to_interfaces, "interfaces"), (handed_on.to_cpus, "CPUs")];
+    let to = [
+        (handed_on.to_interfaces, "interfaces"),
+        (handed_on.to_cpus, "CPUs"),
+        (handed_on.to_sockets, "AF_XDP sockets"),
+    ];
     let to: Vec<String> =
         to.iter().filter(|(packets, _)| *packets > 0).map(|(packets, what)| format!("{packets} to {what}")).collect();
     let dropped = match handed_on.egress_drops {
@@ -338,18 +342,40 @@ fn redirects(observed: &Observed) -> Option<Guard> {
         return Some(Guard::warn(ID, "not available", why, "see xdplab doctor"));
     };
     let value = format!("{refused} of {handed_on} found no room");
+    if onwards.sockets.is_some() && onwards.handed_on.known().is_some_and(|handed_on| handed_on.to_sockets == 0) {
+        let why = "no packet came in on the queue of the AF_XDP sockets";
+        return Some(Guard::fail(ID, value, why, "name the queue that they come in on: xsk-drop:queue=N"));
+    }
     if handed_on == 0 {
         return Some(Guard::fail(ID, value, "no packet was handed on", "see the ledger for where packets were lost"));
     }
     if refused as f64 <= REFUSED_WARN * handed_on as f64 {
-        return Some(Guard::pass(ID, value, "targets and queues took what they were given"));
+        return Some(Guard::pass(ID, value, "targets, queues and sockets took what they were given"));
     }
     Some(Guard::warn(
         ID,
         value,
-        "the target's ring or the queue of a CPU was full: slices hold what dropping packets costs in place of handing them over",
+        format!("{}: slices hold what dropping packets costs in place of handing them over", overfull(onwards)),
         "make queues longer, or what empties them faster; else it is the cost under overload",
     ))
+}
+
+/// Where packets found no room.
+fn overfull(onwards: &Onwards) -> String {
+    let sockets = onwards.sockets.as_ref().and_then(Reading::known).cloned().unwrap_or_default();
+    let (ring, frames, dropped) = (sockets.ring_full(), sockets.without_frame(), sockets.dropped());
+    let (refused, _) = onwards.refused().unwrap_or_default();
+    let stalled = |packets: u64, what: &str| {
+        format!("{packets} packets found the {what} of an AF_XDP socket, which its thread did not see to in time")
+    };
+    let places = [
+        (refused.saturating_sub(ring + dropped), "the target's ring or the queue of a CPU was full".to_owned()),
+        (ring, stalled(ring, "full Rx ring")),
+        (frames, stalled(frames, "empty fill ring")),
+        (dropped - frames, format!("{} packets were too long for a frame of the AF_XDP sockets", dropped - frames)),
+    ];
+    let places: Vec<String> = places.into_iter().filter(|(packets, _)| *packets > 0).map(|(_, place)| place).collect();
+    places.join("; ")
 }
 
 fn page_pool(observed: &Observed) -> Guard {

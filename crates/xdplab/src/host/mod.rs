@@ -8,6 +8,7 @@ mod fingerprint;
 mod interface;
 mod probe;
 mod root;
+mod thread_clock;
 
 pub use caps::{Capability, EffectiveCaps, require_privileges};
 pub use cpu_times::{CpuShares, CpuTimes};
@@ -16,3 +17,4 @@ pub use doctor::{Line, examine, render_text};
 pub use fingerprint::{ConfigFile, Cpu, Environment, Frequency, Kernel};
 pub use interface::{examine_interface, require_unused};
 pub use probe::Answer;
+pub(crate) use thread_clock::ThreadClock;

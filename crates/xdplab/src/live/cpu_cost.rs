@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::receiver::SATURATED;
 use crate::host::CpuShares;
+use crate::remote::SATURATED;
 use crate::units::{Nanos, PacketsPerSec};
 
 /// The time that a thread ran, and the packets that it handled meanwhile.
@@ -13,8 +13,9 @@ use crate::units::{Nanos, PacketsPerSec};
 pub struct CpuCost {
     /// What the thread is, e.g. `remote CPU 1`.
     pub role: String,
-    /// Nanoseconds on a CPU (`/proc/PID/schedstat`, kernel with `CONFIG_SCHED_INFO`), softirqs that interrupted it
-    /// included, and the time left out for which a thread that never sleeps found nothing to do.
+    /// Nanoseconds on a CPU (`/proc/PID/schedstat`, kernel with `CONFIG_SCHED_INFO`; of a thread of this process its CPU
+    /// clock), softirqs that interrupted it included, and the time left out for which a thread that never sleeps found
+    /// nothing to do.
     pub busy_ns: u64,
     /// `busy_ns` as a share of the time that was counted; of several threads, that of the busiest.
     pub share: f64,

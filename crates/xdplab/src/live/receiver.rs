@@ -18,8 +18,6 @@ use crate::topology::NetNs;
 
 /// Packets on their way arrive within this time once the program is gone.
 pub(super) const SETTLED_WITHIN: Duration = Duration::from_millis(500);
-/// From this share of its time on a CPU counts as saturated.
-pub(super) const SATURATED: f64 = 0.95;
 
 /// An interface that may be taken, before anything has been changed.
 pub(super) struct Target {

@@ -10,11 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::cpu_cost::CpuCost;
 use super::interval::Received;
-use super::receiver::SATURATED;
-use super::thread_clock::ThreadClock;
-use crate::host::{CpuShares, CpuTimes};
+use crate::host::{CpuShares, CpuTimes, ThreadClock};
 use crate::netlink::Netdev;
 use crate::reading::Reading;
+use crate::remote::SATURATED;
 use crate::units::{Nanos, PacketsPerSec};
 
 /// The account is in steps of 10 ms (`USER_HZ`) and usually sampled at the timer tick: less than this is too coarse.

@@ -5,7 +5,7 @@ use std::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::ledger::Account;
-use crate::device::SocketCounts;
+use crate::device::{SocketCounts, SocketReading};
 use crate::reading::Reading;
 
 /// One reading.
@@ -21,33 +21,6 @@ pub struct XskCounters {
     pub interrupts: Option<Reading<u64>>,
 }
 
-/// What one socket did, and what the kernel counted for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SocketReading {
-    /// What the program here did with it.
-    #[serde(flatten)]
-    pub counts: SocketCounts,
-    /// What the kernel counted (`XDP_STATISTICS`).
-    pub kernel: KernelCounts,
-}
-
-/// The kernel's counters of a socket; `None` where it does not have one (before Linux 5.9).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KernelCounts {
-    /// Packets dropped on receive: too long, or without a frame to put them into.
-    pub rx_dropped: u64,
-    /// Bad addresses in the fill ring.
-    pub rx_invalid: u64,
-    /// Bad descriptors in the Tx ring.
-    pub tx_invalid: u64,
-    /// Packets dropped because the Rx ring was full.
-    pub rx_ring_full: Option<u64>,
-    /// Times that a frame was wanted from the empty fill ring; those of all sockets on the queue.
-    pub fill_ring_empty: Option<u64>,
-    /// Times that the Tx ring was found empty.
-    pub tx_ring_empty: Option<u64>,
-}
-
 /// What was counted between two readings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct XskInterval {
@@ -60,37 +33,6 @@ pub struct XskInterval {
     /// Interrupts of the line asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupts: Option<Reading<u64>>,
-}
-
-impl From<xsk::Statistics> for KernelCounts {
-    fn from(statistics: xsk::Statistics) -> Self {
-        Self {
-            rx_dropped: statistics.rx_dropped,
-            rx_invalid: statistics.rx_invalid_descs,
-            tx_invalid: statistics.tx_invalid_descs,
-            rx_ring_full: statistics.rx_ring_full,
-            fill_ring_empty: statistics.rx_fill_ring_empty_descs,
-            tx_ring_empty: statistics.tx_ring_empty_descs,
-        }
-    }
-}
-
-impl SocketReading {
-    fn since(&self, earlier: &Self) -> Self {
-        let difference = |now: Option<u64>, then: Option<u64>| Some(now? - then.unwrap_or(0));
-        let (now, then) = (&self.kernel, &earlier.kernel);
-        Self {
-            counts: self.counts.since(&earlier.counts),
-            kernel: KernelCounts {
-                rx_dropped: now.rx_dropped - then.rx_dropped,
-                rx_invalid: now.rx_invalid - then.rx_invalid,
-                tx_invalid: now.tx_invalid - then.tx_invalid,
-                rx_ring_full: difference(now.rx_ring_full, then.rx_ring_full),
-                fill_ring_empty: difference(now.fill_ring_empty, then.fill_ring_empty),
-                tx_ring_empty: difference(now.tx_ring_empty, then.tx_ring_empty),
-            },
-        }
-    }
 }
 
 impl XskInterval {
@@ -144,6 +86,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::device::KernelCounts;
 
     fn reading(at: Instant, rx_packets: u64, kernel: KernelCounts) -> XskCounters {
         let counts = SocketCounts { rx_packets, rx_frags: rx_packets, ..SocketCounts::default() };

@@ -12,22 +12,21 @@ use super::ledger::Account;
 use super::receiver::{Program, Receiver, SETTLED_WITHIN, Target};
 use super::session::Source;
 use super::softirq::RxCost;
-use super::thread_clock::ThreadClock;
-use super::xsk::{SocketReading, XskCounters};
-use crate::device::{Counts, XskAction, XskCounts, XskProgram, XskSpec, XskWorker};
+use super::xsk::XskCounters;
+use crate::device::{Counts, Handling, SocketReading, XskAction, XskCounts, XskProgram, XskSockets, XskSpec};
 use crate::error::{Error, Result};
 use crate::netlink::XdpMode;
 use crate::observe::{Figure, Observers};
 use crate::reading::Reading;
+use crate::remote::{FILL_RING_EMPTY, RX_RING_FULL};
 
 /// AF_XDP sockets on a queue of an interface of the calling thread's network namespace, with the program that gives packets
 /// to them and the thread that handles those. Dropping it detaches and closes, and so does the end of the process.
 pub struct XskDevice {
     // The program goes before the sockets, so that no packet comes to a closed one.
     receiver: Receiver,
-    worker: XskWorker,
     program: XskProgram,
-    clock: Reading<(ThreadClock, Duration)>,
+    sockets: XskSockets,
     opened: Instant,
     irq: Option<Interrupts>,
 }
@@ -42,33 +41,25 @@ impl XskDevice {
     pub fn attach(name: &str, spec: XskSpec, mode: XdpMode, irq_string: Option<&str>, force: bool) -> Result<Self> {
         let target = Target::open(name, force)?;
         let irq = irq_string.map(Interrupts::find).transpose()?;
-        let mut program = XskProgram::load(spec, name, target.link.ifindex)?;
-        let worker = program.start()?;
-        let command = match program.spec().action {
-            XskAction::Drop => "xsk-drop",
-            XskAction::Tx => "xsk-tx",
-        };
+        let sockets = XskSockets::open(spec, name, target.link.ifindex)?;
+        let program = XskProgram::load(sockets.spec().queue, sockets.fds(), target.rx_queues)?;
+        let command = handling(&sockets).action.command();
         let told = Program { command: command.into(), name: command.into(), fd: program.fd() };
         let receiver = target.attach(&told, mode, &[Figure::Exceptions, Figure::RedirectErrors], 0)?;
-        let clock = ThreadClock::of_thread(worker.tid());
-        let clock = clock.run_time().map(|run| (clock, run)).into();
-        Ok(Self { receiver, worker, program, clock, opened: Instant::now(), irq })
+        Ok(Self { receiver, program, sockets, opened: Instant::now(), irq })
     }
 
     /// What is attached where, once the first reading has been made.
     #[must_use]
     pub fn start(&self, started: String) -> Start {
-        let spec = self.program.spec();
+        let spec = self.sockets.spec();
         let xsk = XskStart {
             queue: spec.queue,
-            sockets: self.worker.counts().len(),
-            mode: match self.program.mode() {
-                xsk::Mode::Copy => "copy".into(),
-                xsk::Mode::ZeroCopy => "zero-copy".into(),
-            },
+            sockets: spec.sockets.len(),
+            mode: self.sockets.mode().into(),
             frame_size: spec.frame_size,
-            huge_pages: self.program.pages() != xsk::Pages::Base,
-            batch: spec.batch,
+            huge_pages: self.sockets.pages() != xsk::Pages::Base,
+            batch: handling(&self.sockets).batch,
         };
         Start { xsk: Some(xsk), ..self.receiver.start(started) }
     }
@@ -85,7 +76,7 @@ impl XskDevice {
         self.receiver.detach();
         let ledger = self.settle()?;
         Ok(End {
-            cpus: rx.iter().filter_map(|rx| rx.threads.clone()).chain([cost]).collect(),
+            cpus: rx.iter().filter_map(|rx| rx.threads.clone()).chain([Reading::Known(cost)]).collect(),
             softirq: rx.map(|rx| rx.softirq),
             interface: self.receiver.interface(),
             limiter,
@@ -94,35 +85,30 @@ impl XskDevice {
         })
     }
 
-    fn cost(&self, total: &Interval) -> Reading<CpuCost> {
+    fn cost(&self, total: &Interval) -> CpuCost {
         let packets = total.xsk.as_ref().map_or(0, |xsk| xsk.total().rx_packets);
-        let busy = self.clock.as_ref().and_then(|(clock, begin)| {
-            clock.run_time().map(|now| self.worker.busy(now).unwrap_or(now - *begin)).into()
-        });
+        let busy = self.sockets.busy(&handling(&self.sockets));
         let role = if self.polls_driver() { "AF_XDP thread, which polls the driver too" } else { "AF_XDP thread" };
-        busy.map(|busy| CpuCost::of(role.into(), busy, self.opened.elapsed(), packets))
+        CpuCost::of(role.into(), busy, self.opened.elapsed(), packets)
     }
 
     /// Whether the thread receives in the kernel whenever it finds no packets.
     fn polls_driver(&self) -> bool {
-        let spec = self.program.spec();
-        spec.busy_poll && !spec.poll
+        self.sockets.spec().busy_poll && !handling(&self.sockets).poll
     }
 
     /// A ring that overflowed or ran empty, else a CPU that had no time left, else the sender.
-    fn limiter(&self, total: &Interval, rx: &RxCost, cost: &Reading<CpuCost>) -> Reading<String> {
+    fn limiter(&self, total: &Interval, rx: &RxCost, cost: &CpuCost) -> Reading<String> {
         if let Some(xsk) = &total.xsk {
             if xsk.ring_full() > 0 {
-                return Reading::Known("the AF_XDP thread, whose Rx ring was full at times".into());
+                return Reading::Known(RX_RING_FULL.into());
             }
             if xsk.dropped() > 0 {
-                return Reading::Known(
-                    "the fill ring, which was empty at times, or packets too long for a frame".into(),
-                );
+                return Reading::Known(FILL_RING_EMPTY.into());
             }
         }
         // One that polls the driver is always busy.
-        if let Some(saturated) = cost.known().filter(|_| !self.polls_driver()).and_then(CpuCost::saturated) {
+        if let Some(saturated) = Some(cost).filter(|_| !self.polls_driver()).and_then(CpuCost::saturated) {
             return Reading::Known(format!("the {saturated}"));
         }
         rx.limiter()
@@ -133,7 +119,7 @@ impl XskDevice {
         let deadline = Instant::now() + SETTLED_WITHIN;
         loop {
             // From the very beginning: the first reading had packets on their way that some had counted and others not.
-            let begin = zero(self.opened, self.worker.counts().len());
+            let begin = zero(self.opened, self.sockets.spec().sockets.len());
             let interval = Interval::between(&begin, &self.read()?, false, &WallClock::start(begin.at));
             let accounts = self.accounts(&interval);
             let balanced = |account: &Reading<Account>| account.known().is_none_or(|account| account.residual == 0);
@@ -152,8 +138,8 @@ impl XskDevice {
             Reading::Known(Account::new("received", received.packets, parts)),
             errors.map(|errors| xsk.received(errors.iter().map(|(errno, packets)| (errno.as_str(), *packets)))),
         ];
-        if self.program.spec().action == XskAction::Tx {
-            let (completed, dropped) = self.worker.completed();
+        if handling(&self.sockets).action == XskAction::Tx {
+            let (completed, dropped) = self.sockets.completed();
             let counts = xsk.total();
             let sent = Account::new("received by sockets", counts.rx_packets, [("sent", counts.tx_packets)]);
             let parts = [("completed", completed.saturating_sub(dropped)), ("dropped by the device", dropped)];
@@ -166,20 +152,19 @@ impl XskDevice {
 impl Source for XskDevice {
     fn read(&mut self) -> Result<Counters> {
         let at = Instant::now();
-        let counts = self.program.counts()?;
+        let queue = self.sockets.spec().queue;
+        let of_queue = usize::try_from(queue).unwrap_or(usize::MAX);
+        let counts = self.program.counts()?.into_iter().nth(of_queue).unwrap_or_default();
         let redirected = counts.iter().map(|counts| counts.redirected).sum();
         let cpus = (0u32..).zip(counts);
-        let queue = self.program.spec().queue;
         let rows = cpus.map(|(cpu, XskCounts { redirected, aborted, .. })| {
             (Place { queue, cpu }, Counts { packets: redirected + aborted, aborted })
         });
         let received = Group { at, rows: rows.collect() };
         let at_sockets = Instant::now();
-        let kernel = self.program.statistics()?;
-        let sockets = self.worker.counts().into_iter().zip(kernel);
         let xsk = XskCounters {
             at: at_sockets,
-            sockets: sockets.map(|(counts, kernel)| SocketReading { counts, kernel: kernel.into() }).collect(),
+            sockets: self.sockets.readings()?,
             redirected,
             interrupts: self.irq.as_ref().map(Interrupts::read),
         };
@@ -194,8 +179,13 @@ impl Source for XskDevice {
 
     fn check(&mut self) -> Result<()> {
         self.receiver.check()?;
-        self.worker.check()
+        self.sockets.check()
     }
+}
+
+/// How all of the sockets are handled.
+fn handling(sockets: &XskSockets) -> Handling {
+    sockets.spec().sockets[0]
 }
 
 /// The counters before the first packet.

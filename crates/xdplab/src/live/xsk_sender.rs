@@ -16,9 +16,9 @@ use super::sender::{ALONE, ARRIVES_WITHIN, BUSY, HAS_RUN_WITHIN, INTERRUPTED, di
 use super::sent::{Scaling, Sender, Sending, SendingEnd, SendingThread, SentBy, SentCounters};
 use super::session::Source;
 use super::signals::Signals;
-use super::xsk::{SocketReading, XskCounters};
+use super::xsk::XskCounters;
 use super::xsk_device::Interrupts;
-use crate::device::SocketCounts;
+use crate::device::{SocketCounts, SocketReading};
 use crate::error::{Error, Result};
 use crate::generator::{Pace, Rate, XskTx, XskTxCounts, XskTxSpec};
 use crate::host::{self, Capability, EffectiveCaps};

@@ -3,8 +3,8 @@
 use super::event::End;
 use super::interval::Interval;
 use super::text::{Lines, costs, rate};
-use super::xsk::{SocketReading, XskInterval};
-use crate::device::SocketCounts;
+use super::xsk::XskInterval;
+use crate::device::{SocketCounts, SocketReading};
 use crate::reading::Reading;
 use crate::units::Nanos;
 
@@ -184,8 +184,8 @@ mod tests {
     use super::super::event::EndedBy;
     use super::super::interval::WallClock;
     use super::super::interval::tests::counters;
-    use super::super::xsk::KernelCounts;
     use super::*;
+    use crate::device::KernelCounts;
 
     fn layout() -> XskLayout {
         XskLayout {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::{AddAssign, Sub};
 
 use aya::Ebpf;
-use aya::maps::{MapData, PerCpuArray};
+use aya::maps::{MapData, PerCpuArray, PerCpuHashMap};
 use serde::{Deserialize, Serialize};
 
 use super::counters::{Observed, by_name, errno_name};
@@ -44,11 +44,19 @@ pub struct Kthread {
     pub batches: u64,
 }
 
+/// Packets that found the queue of a CPU full.
+struct Drops {
+    by_map: PerCpuHashMap<MapData, u32, u64>,
+    /// Those of maps for which that had no room.
+    lost: PerCpuArray<MapData, u64>,
+}
+
 /// Attached observers of one cpumap, or of all; dropping them detaches.
 pub struct CpumapObserver {
     enqueues: Observed<PerCpuArray<MapData, [u64; 3]>>,
     kthreads: Observed<PerCpuArray<MapData, [u64; 7]>>,
     remote_errors: Observed<PerCpuArray<MapData, u64>>,
+    drops: Observed<Drops>,
     _object: Ebpf,
 }
 
@@ -71,6 +79,11 @@ impl CpumapObserver {
         let enqueues = attach(&mut object, "xdp_cpumap_enqueue")
             .and_then(|()| bpf::take_map(&mut object, "cpumap_enqueues"))
             .map_err(|error| error.to_string());
+        let drops = enqueues.as_ref().map_err(Clone::clone).and_then(|_| {
+            let by_map = bpf::take_map(&mut object, "cpumap_drops").map_err(|error| error.to_string())?;
+            let lost = bpf::take_map(&mut object, "cpumap_drops_lost").map_err(|error| error.to_string())?;
+            Ok(Drops { by_map, lost })
+        });
         let kthreads = attach(&mut object, "xdp_cpumap_kthread")
             .and_then(|()| bpf::take_map(&mut object, "cpumap_kthreads"))
             .map_err(|error| error.to_string());
@@ -80,7 +93,7 @@ impl CpumapObserver {
         };
         let remote_errors =
             remote_errors.and_then(|()| bpf::take_map(&mut object, "remote_errors")).map_err(|error| error.to_string());
-        Ok(Self { enqueues, kthreads, remote_errors, _object: object })
+        Ok(Self { enqueues, kthreads, remote_errors, drops, _object: object })
     }
 
     /// Redirects of the program in the map that failed, by errno name.
@@ -105,6 +118,13 @@ impl CpumapObserver {
         self.enqueues.as_ref().map_err(Clone::clone).and_then(read).into()
     }
 
+    /// Packets that found the queue of a CPU full, by the id of the cpumap, since this was last asked; maps without any are
+    /// left out.
+    #[must_use]
+    pub fn take_drops(&mut self) -> Reading<BTreeMap<u32, u64>> {
+        self.drops.as_mut().map_err(|why| why.clone()).and_then(Drops::take).into()
+    }
+
     /// Packets by the CPU whose kthread took them; CPUs without any batch are left out.
     #[must_use]
     pub fn kthreads(&self) -> Reading<BTreeMap<u32, Kthread>> {
@@ -114,6 +134,22 @@ impl CpumapObserver {
             Ok::<_, String>(cpus.filter(|(_, counts)| counts.batches > 0).collect())
         };
         self.kthreads.as_ref().map_err(Clone::clone).and_then(read).into()
+    }
+}
+
+impl Drops {
+    fn take(&mut self) -> std::result::Result<BTreeMap<u32, u64>, String> {
+        let lost: u64 = self.lost.get(&0, 0).map_err(|error| error.to_string())?.iter().sum();
+        if lost > 0 {
+            return Err(format!("{lost} packets found a queue full of more cpumaps than are told apart"));
+        }
+        let entries = self.by_map.iter().map(|entry| entry.map(|(map_id, cpus)| (map_id, cpus.iter().sum())));
+        let drops: BTreeMap<u32, u64> =
+            entries.collect::<std::result::Result<_, _>>().map_err(|error| error.to_string())?;
+        for map_id in drops.keys() {
+            self.by_map.remove(map_id).map_err(|error| error.to_string())?;
+        }
+        Ok(drops)
     }
 }
 

@@ -5,14 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{DRAIN_EVERY, load};
-use crate::device::{Attachment, Counts, HandedOn, SlicedDevice};
+use super::remote::{Remotes, Round};
+use super::{DRAIN_EVERY, Witnesses, load, open_sockets};
+use crate::device::{Attachment, Counts, HandedOn, SlicedDevice, XskSockets};
 use crate::error::{Error, Result};
 use crate::host::{CpuShares, CpuTimes};
 use crate::netlink::{LinkStats, XdpMode};
 use crate::observe::{Interface, PoolPaths};
-use crate::observed::by_round;
+use crate::observed::{SocketOutcome, Sockets, by_round};
 use crate::reading::Reading;
+use crate::remote::RemoteTime;
 use crate::run::{self, Plan, Progress};
 use crate::sample::{DispatcherCounts, SliceReader};
 use crate::stats::Slice;
@@ -40,7 +42,10 @@ pub(crate) struct Attached {
     attachment: Option<Attachment>,
     device: SlicedDevice,
     reader: SliceReader,
+    // After the programs, so that no packet comes to a closed one.
+    sockets: Option<XskSockets>,
     retired: Counted,
+    remotes: Remotes,
     netns: NetNs,
     ifindex: u32,
 }
@@ -106,10 +111,12 @@ impl Default for Sampled {
 impl Attached {
     /// Loads the device of the first round, with its maps filled, and attaches it.
     pub(super) fn attach(plan: &Plan, netns: &NetNs, ifindex: u32) -> Result<Self> {
-        let (device, reader) = netns.run(|| load(plan, 0))?;
+        let sockets = netns.run(|| open_sockets(plan, ifindex))?;
+        let (device, reader) = netns.run(|| load(plan, 0, sockets.as_ref()))?;
         let attachment = netns.run(|| Attachment::attach(device.fd()?, ifindex, plan.xdp_mode))?;
-        let attachment = Some(attachment);
-        Ok(Self { attachment, device, reader, retired: Counted::default(), netns: netns.try_clone()?, ifindex })
+        let (attachment, retired, netns) = (Some(attachment), Counted::default(), netns.try_clone()?);
+        let remotes = Remotes::of(plan);
+        Ok(Self { attachment, device, reader, sockets, retired, remotes, netns, ifindex })
     }
 
     pub(super) fn detach(&mut self) {
@@ -138,15 +145,35 @@ impl Attached {
         Ok(xdp.first().map(|attached| attached.mode).filter(|_| xdp.len() == 1))
     }
 
+    /// What AF_XDP sockets did so far, if there are any.
+    pub(super) fn sockets(&self) -> Option<Reading<Sockets>> {
+        let read = |sockets: &XskSockets| {
+            let (completed, tx_dropped) = sockets.completed();
+            let spec = sockets.spec();
+            let each = spec.sockets.iter().zip(sockets.readings()?);
+            Ok::<_, Error>(Sockets {
+                queue: spec.queue,
+                mode: sockets.mode().into(),
+                cpu: spec.cpu,
+                each: each.map(|(handling, reading)| SocketOutcome { xsk: handling.action, reading }).collect(),
+                completed,
+                tx_dropped,
+            })
+        };
+        self.sockets.as_ref().map(|sockets| Reading::from(read(sockets)))
+    }
+
     /// Takes slices in rounds; for each, everything that slices depend on is loaded anew while packets go on.
     pub(super) fn rounds(
         &mut self,
         plan: &Plan,
+        witnesses: &mut Witnesses,
         traffic: &dyn Traffic,
         progress: &mut dyn Progress,
         stop: &AtomicBool,
     ) -> Result<Sampled> {
         let times = CpuTimes::read();
+        let (begin, busy_before) = (Instant::now(), self.sockets.as_ref().map(XskSockets::busy_in_all));
         let mut sampled = Sampled::default();
         sleep(RAMP);
         let mut looks = Looks::at(plan.rounds);
@@ -155,7 +182,7 @@ impl Attached {
                 break;
             }
             if round > 0 {
-                self.load_anew(plan, round)?;
+                self.load_anew(plan, round, witnesses)?;
             }
             let before = sampled.slices.len();
             self.skip();
@@ -168,12 +195,15 @@ impl Attached {
             }
         }
         sampled.cpu_shares = shares_since(times);
+        if let Some((now, before)) = self.sockets.as_ref().map(XskSockets::busy_in_all).zip(busy_before) {
+            self.remotes.thread_was_busy(now.saturating_sub(before).as_secs_f64() / begin.elapsed().as_secs_f64());
+        }
         Ok(sampled)
     }
 
     /// Puts a newly loaded device in the place of the present one, whose counts are kept.
-    fn load_anew(&mut self, plan: &Plan, round: u16) -> Result<()> {
-        let (device, reader) = self.netns.run(|| load(plan, round))?;
+    fn load_anew(&mut self, plan: &Plan, round: u16, witnesses: &mut Witnesses) -> Result<()> {
+        let (device, reader) = self.netns.run(|| load(plan, round, self.sockets.as_ref()))?;
         if let Some(attachment) = &self.attachment {
             attachment.replace(device.fd()?)?;
         }
@@ -181,6 +211,8 @@ impl Attached {
         // A poll that began before the change goes on with the old program to its end; caches and branch predictors settle.
         sleep(DRAIN_EVERY);
         self.retired.add(&old_reader.counts()?, &old_device);
+        let (sockets, queue_drops) = (self.sockets.as_ref(), witnesses.take_queue_drops());
+        self.remotes.close(&Round { device: &old_device, sockets, queue_drops });
         Ok(())
     }
 
@@ -205,14 +237,16 @@ impl Attached {
             self.reader.drain(&mut sampled.slices);
             let packets = self.reader.counts()?.cpu_packets.iter().sum();
             traffic.check(begin.elapsed().as_secs_f64(), packets)?;
+            self.sockets.as_mut().map_or(Ok(()), XskSockets::check)?;
             progress.sampling(sampled.seconds + begin.elapsed().as_secs_f64(), of, sampled.slices.len());
         }
         sampled.seconds += begin.elapsed().as_secs_f64();
         Ok(())
     }
 
-    /// Waits until the device has seen nothing new for a while, and says what all devices saw.
-    pub(super) fn settle(&mut self) -> Result<Counted> {
+    /// Waits until the device has seen nothing new for a while, and says what all devices saw, and what became of the time of
+    /// the other CPUs.
+    pub(super) fn settle(&mut self, witnesses: &mut Witnesses) -> Result<(Counted, Vec<RemoteTime>)> {
         let deadline = Instant::now() + SETTLE_DEADLINE;
         let mut before = self.reader.counts()?;
         loop {
@@ -221,7 +255,9 @@ impl Attached {
             if now == before || Instant::now() > deadline {
                 let mut counted = take(&mut self.retired);
                 counted.add(&now, &self.device);
-                return Ok(counted);
+                let (sockets, queue_drops) = (self.sockets.as_ref(), witnesses.take_queue_drops());
+                self.remotes.close(&Round { device: &self.device, sockets, queue_drops });
+                return Ok((counted, self.remotes.times()));
             }
             before = now;
         }

@@ -74,29 +74,30 @@ impl Rig for InterfaceRig {
         let before = self.described(&targets)?;
         // Before the first packet, so that what they count belongs to what the programs count.
         let device = Interface { ifindex: self.ifindex, netns: self.netns.inode() };
-        let witnesses = Witnesses::attach(plan, Watch { device, ..Watch::default() })?;
+        let mut witnesses = Witnesses::attach(plan, Watch { device, ..Watch::default() })?;
         let mut attached = Attached::attach(plan, &self.netns, self.ifindex)?;
         let pool_paths_before = attached.pool_paths();
         let reference = Beside::begin(plan.placement.dut_cpu());
         let outside = Outside { plan, name: before.dut.name.clone() };
-        let sampled = attached.rounds(plan, &outside, progress, stop)?;
+        let sampled = attached.rounds(plan, &mut witnesses, &outside, progress, stop)?;
         let reference = reference.and_then(Beside::end).into();
         let xdp_mode = attached.xdp_mode()?;
         let pool_paths = since(attached.pool_paths(), &pool_paths_before);
         // Packets go on coming: only a device that is detached has counters that stand still.
         attached.detach();
-        let counted = attached.settle()?;
+        let (counted, remote) = attached.settle(&mut witnesses)?;
         let received = || match targets.as_slice() {
             [] => Reading::Known(0),
             _ => Reading::not_available("who receives behind the target is not known here"),
         };
         let around = Around {
-            onwards: witnesses.onwards(&counted.handed_on, received),
+            onwards: witnesses.onwards(&counted.handed_on, received, || attached.sockets()),
             generated: Reading::not_available("traffic comes from outside"),
             interface_received: Reading::not_available("packets came in before and after too"),
             returned: None,
             reference,
             pool_paths,
+            remote,
             xdp_mode,
             placement: PlacementState::outside(&self.netns, self.ifindex),
             described: [before, self.described(&targets)?],

@@ -10,7 +10,7 @@ use crate::device::HandedOn;
 use crate::error::Result;
 use crate::netlink::XdpMode;
 use crate::observe::{CpumapObserver, Enqueued, Figure, Observers, Watch};
-use crate::observed::Onwards;
+use crate::observed::{Onwards, Sockets};
 use crate::reading::Reading;
 use crate::run::Plan;
 
@@ -19,8 +19,8 @@ pub(crate) struct Witnesses {
     pub(crate) observers: Observers,
     /// Where a variant redirects to CPUs. It sees every cpumap of the machine, and what others do shows as a residual.
     cpumaps: Option<CpumapObserver>,
-    /// A variant hands packets on.
-    redirects: bool,
+    /// A variant of ours hands packets on.
+    hands_on: bool,
     mode: XdpMode,
 }
 
@@ -33,22 +33,30 @@ impl Witnesses {
         let redirects = plan.needs_target() || plan.needs_cpus();
         let mut figures = Figure::ALL.to_vec();
         figures.extend(redirects.then_some(Figure::Flows));
+        let hands_on = redirects || plan.needs_sockets();
         let cpumaps = plan.needs_cpus().then(|| CpumapObserver::attach(None, None)).transpose()?;
-        Ok(Self { observers: Observers::attach_only(watch, &figures)?, cpumaps, redirects, mode: plan.xdp_mode })
+        Ok(Self { observers: Observers::attach_only(watch, &figures)?, cpumaps, hands_on, mode: plan.xdp_mode })
     }
 
-    /// What became of packets that were handed on, once none is under way any more; `received` counts behind the target.
+    /// Packets that found the queue of a CPU full since this was last asked, by the id of the cpumap.
+    pub(super) fn take_queue_drops(&mut self) -> Reading<BTreeMap<u32, u64>> {
+        self.cpumaps.as_mut().map_or_else(|| Reading::Known(BTreeMap::new()), CpumapObserver::take_drops)
+    }
+
+    /// What became of packets that were handed on, once none is under way any more; `received` counts behind the target, and
+    /// `sockets` what AF_XDP sockets did.
     pub(super) fn onwards(
         &self,
         handed_on: &Reading<HandedOn>,
         received: impl Fn() -> Reading<u64>,
+        sockets: impl Fn() -> Option<Reading<Sockets>>,
     ) -> Option<Onwards> {
-        if !self.redirects {
+        if !self.hands_on {
             return None;
         }
         let deadline = Instant::now() + SETTLE_DEADLINE;
         loop {
-            let onwards = self.read(handed_on.clone(), received());
+            let onwards = self.read(handed_on.clone(), received(), sockets());
             if onwards.residuals().iter().all(|(_, residual)| *residual == 0) || Instant::now() > deadline {
                 return Some(onwards);
             }
@@ -56,14 +64,14 @@ impl Witnesses {
         }
     }
 
-    fn read(&self, handed_on: Reading<HandedOn>, received: Reading<u64>) -> Onwards {
+    fn read(&self, handed_on: Reading<HandedOn>, received: Reading<u64>, sockets: Option<Reading<Sockets>>) -> Onwards {
         let xmit = match self.mode {
             XdpMode::Generic => Reading::not_available("in skb mode frames pass the tracepoint by, as sk_buffs"),
             _ => self.observers.transmitted(),
         };
         let kthreads = self.cpumaps.as_ref().map(|cpumaps| cpumaps.kthreads().map(|cpus| sum(cpus.into_values())));
-        let failed = self.redirect_errors().map(|errors| errors.values().sum());
-        Onwards { handed_on, failed, xmit, received, enqueued: self.enqueued(), kthreads }
+        let failed = self.redirect_errors(sockets.as_ref()).map(|errors| errors.values().sum());
+        Onwards { handed_on, failed, xmit, received, enqueued: self.enqueued(), kthreads, sockets }
     }
 
     /// Packets given to the queues of CPUs, those that found it full among them.
@@ -79,18 +87,35 @@ impl Witnesses {
         self.cpumaps.as_ref().map(enqueued)
     }
 
-    /// Redirects that failed, by errno. In skb mode a full queue of a CPU is one too (`cpu_map_generic_redirect`,
-    /// kernel/bpf/cpumap.c); here it is not, since the queue counts it.
-    pub(super) fn redirect_errors(&self) -> Reading<BTreeMap<String, u64>> {
+    /// Redirects that failed, by errno, without those that are counted where they failed: in skb mode a full queue of a CPU
+    /// (`cpu_map_generic_redirect`, kernel/bpf/cpumap.c), and what a socket had no room for (`xsk_rcv`, net/xdp/xsk.c).
+    pub(super) fn redirect_errors(&self, sockets: Option<&Reading<Sockets>>) -> Reading<BTreeMap<String, u64>> {
         let full = match (self.mode, self.enqueued()) {
             (XdpMode::Generic, Some(Reading::Known(enqueued))) => enqueued.drops,
             _ => 0,
         };
         self.observers.redirect_errors().map(|mut errors| {
-            errors.entry("ENOSPC".into()).and_modify(|packets| *packets = packets.saturating_sub(full));
+            let sockets = sockets.and_then(Reading::known);
+            take_off(&mut errors, &["ENOSPC"], full);
+            take_off(
+                &mut errors,
+                &["ENOBUFS", "ENOMEM", "ENOSPC"],
+                sockets.map_or(0, |sockets| sockets.ring_full() + sockets.dropped()),
+            );
             errors.retain(|_, packets| *packets > 0);
             errors
         })
+    }
+}
+
+/// Takes so many packets off the counts of these errors, one after the other.
+fn take_off(errors: &mut BTreeMap<String, u64>, errnos: &[&str], mut packets: u64) {
+    for errno in errnos {
+        if let Some(count) = errors.get_mut(*errno) {
+            let taken = packets.min(*count);
+            *count -= taken;
+            packets -= taken;
+        }
     }
 }
 

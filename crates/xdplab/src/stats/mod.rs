@@ -36,8 +36,9 @@ pub use blocks::{BLOCKS_NEEDED, tainted};
 pub use compare::{Absolute, Comparison, absolute, absolute_rounds, compare, compare_rounds, sequential};
 pub use multiple::benjamini_hochberg;
 pub use robust::{hodges_lehmann, mad, median, percentile};
+pub use student::mean;
 pub use student::{Difference, Level};
-pub use units::{UnitsComparison, compare_pairs, compare_units};
+pub use units::{UnitsComparison, compare_pairs, compare_units, mean_interval};
 
 /// One timed slice: consecutive packets of one copy of one variant on one CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -113,7 +113,8 @@ fn squares(values: &[f64], level: f64) -> f64 {
 }
 
 /// The arithmetic mean; `None` without values.
-pub(super) fn mean(values: &[f64]) -> Option<f64> {
+#[must_use]
+pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
 }
 

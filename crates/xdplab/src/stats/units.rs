@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::NotEnough;
-use super::student::{Difference, Level, Variance, mean};
+use super::student::{Difference, Level, Variance, interval, mean};
+use super::{Interval, NotEnough};
 
 /// Candidate minus baseline where whole units (boots) are the sample.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -55,6 +55,17 @@ pub fn compare_pairs(pairs: &[(f64, f64)], level: Level) -> Result<UnitsComparis
         baseline_units: pairs.len(),
         candidate_units: pairs.len(),
     })
+}
+
+/// The mean of one cost a unit (round), in nanoseconds per packet, with Student's interval.
+///
+/// # Errors
+///
+/// Fewer than two units have no scatter, and values that are not finite have no mean.
+pub fn mean_interval(costs: &[f64], level: Level) -> Result<Interval, NotEnough> {
+    let too_few = NotEnough::Pairs { pairs: costs.len() };
+    let (Some(cost), Some(variance)) = (mean(costs), Variance::of_mean(costs)) else { return Err(too_few) };
+    interval(cost, variance, level)
 }
 
 #[cfg(test)]

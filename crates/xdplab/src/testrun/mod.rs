@@ -129,7 +129,7 @@ struct Bench<'a> {
 
 impl<'a> Bench<'a> {
     fn load(plan: &Plan, round: u16, cold: bool, frame: &'a [u8]) -> Result<Self> {
-        let (device, reader) = rig::load(plan, round)?;
+        let (device, reader) = rig::load(plan, round, None)?;
         let cold = if cold { Some(Cold::load(&device)?) } else { None };
         Ok(Self { device, cold, reader, frame, repeat: FIRST_REPEAT, asked: 0 })
     }
@@ -216,6 +216,7 @@ impl Taken {
             page_pools: no_driver(),
             pool_paths: None,
             cpu_shares: surroundings.cpu_shares,
+            remote: Vec::new(),
             reference: surroundings.reference,
             xdp_mode: None,
             lab_before: None,

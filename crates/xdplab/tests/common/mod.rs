@@ -206,6 +206,7 @@ fn observed(plan: &Plan, slices: Vec<Slice>, rounds: Vec<usize>, seconds: f64) -
         page_pools: Reading::Known(PagePools { device: pages(256), generator: pages(generated / 20) }),
         pool_paths: None,
         cpu_shares: Reading::Known((0..).zip(vec![Reading::Known(shares); CPUS]).collect()),
+        remote: Vec::new(),
         xdp_mode: Some(plan.xdp_mode),
         reference: Reading::Known(Reference { before: REFERENCE, after: REFERENCE }),
         lab_before: Some(lab.clone()),

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use xdplab::device::{HandedOn, Operation};
+use xdplab::device::{HandedOn, KernelCounts, Operation, SocketCounts, SocketReading, XskAction};
 use xdplab::guard::{Guard, Outcome};
 use xdplab::host::CpuShares;
 use xdplab::netlink::XdpMode;
 use xdplab::observe::{NapiPolls, Xmit};
-use xdplab::observed::{Observed, Onwards};
+use xdplab::observed::{Observed, Onwards, SocketOutcome, Sockets};
 use xdplab::reading::Reading;
 use xdplab::run::{Case, Plan};
 use xdplab::topology::{LabDescription, Placement};
@@ -255,6 +255,7 @@ fn onwards(refused: u64) -> Onwards {
         received: Reading::Known(sent),
         enqueued: None,
         kthreads: None,
+        sockets: None,
     }
 }
 
@@ -271,6 +272,60 @@ fn a_target_without_room() {
         observed.ledger.onwards = Some(Onwards { handed_on, xmit, received: Reading::Known(0), ..onwards(0) });
     };
     planted(&same(), nothing, "redirects", Outcome::Fail, "no packet was handed on");
+}
+
+/// A thousand packets handed on to a socket, of which some found its ring full, some no frame, and some were too long for one.
+fn at_socket(full: u64, without_frame: u64, too_long: u64) -> Onwards {
+    let rx_dropped = without_frame + too_long;
+    let received = 1_000 - full - rx_dropped;
+    let counts = SocketCounts { rx_packets: received, rx_frags: received, ..SocketCounts::default() };
+    let kernel = KernelCounts {
+        rx_ring_full: Some(full),
+        rx_dropped,
+        fill_ring_empty: Some(without_frame),
+        ..KernelCounts::default()
+    };
+    let socket = SocketOutcome { xsk: XskAction::Drop, reading: SocketReading { counts, kernel } };
+    Onwards {
+        handed_on: Reading::Known(HandedOn { to_sockets: 1_000, ..HandedOn::default() }),
+        xmit: Reading::not_available("nothing is transmitted"),
+        received: Reading::Known(0),
+        sockets: Some(Reading::Known(Sockets { mode: "copy".into(), each: vec![socket], ..Sockets::default() })),
+        ..onwards(0)
+    }
+}
+
+#[test]
+fn a_socket_whose_thread_stalls_or_has_no_frames() {
+    let room = |observed: &mut Observed| observed.ledger.onwards = Some(at_socket(10, 0, 0));
+    planted(&same(), room, "redirects", Outcome::Pass, "took what they were given");
+    let full = |observed: &mut Observed| observed.ledger.onwards = Some(at_socket(300, 7, 5));
+    let guard = planted(
+        &same(),
+        full,
+        "redirects",
+        Outcome::Warn,
+        "300 packets found the full Rx ring of an AF_XDP socket, which its thread did not see to in time; 7 packets found the \
+         empty fill ring of an AF_XDP socket, which its thread did not see to in time; 5 packets were too long for a frame",
+    );
+    assert_eq!(guard.value, "312 of 1000 found no room");
+    let elsewhere = |observed: &mut Observed| {
+        let handed_on = Reading::Known(HandedOn { to_interfaces: 1_000, ..HandedOn::default() });
+        observed.ledger.onwards =
+            Some(Onwards { sockets: Some(Reading::Known(Sockets::default())), handed_on, ..onwards(0) });
+    };
+    planted(&same(), elsewhere, "redirects", Outcome::Fail, "no packet came in on the queue of the AF_XDP sockets");
+}
+
+#[test]
+fn one_packet_that_no_socket_accounts_for() {
+    let spoil = |observed: &mut Observed| {
+        let handed_on = Reading::Known(HandedOn { to_sockets: 1_001, ..HandedOn::default() });
+        observed.ledger.onwards = Some(Onwards { handed_on, ..at_socket(300, 7, 5) });
+    };
+    let ledger = run(&same(), spoil).guards.into_iter().find(|guard| guard.id == "ledger").unwrap();
+    assert_eq!(ledger.outcome, Outcome::Fail);
+    assert!(ledger.reason.contains("given to drivers, queues and sockets = 1"), "{ledger:?}");
 }
 
 #[test]

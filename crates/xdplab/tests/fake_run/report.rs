@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use xdplab::device::Operation;
+use xdplab::observed::Observed;
 use xdplab::reading::Reading;
+use xdplab::remote::{RemoteBy, RemoteRound, RemoteTime};
 use xdplab::report::case_text;
 use xdplab::run::Plan;
 
@@ -46,6 +48,23 @@ fn a_failed_run() {
             observed.xdp_mode = None;
         },
     };
+    insta::assert_snapshot!(case_text(&environment(), &measure(&candidates(), rig)));
+}
+
+/// What baseline and second candidate cost other CPUs, in two rounds; the third candidate's kthread was not to be found.
+fn elsewhere(observed: &mut Observed) {
+    let round = |busy_ns| RemoteRound { busy_ns, packets: 1_000_000 };
+    let time = |variant, rounds| RemoteTime { variant, by: RemoteBy::Kthreads(vec![0]), rounds };
+    observed.remote = vec![
+        time(0, Reading::Known(vec![round(250_000_000), round(254_000_000)])),
+        time(3, Reading::Known(vec![round(312_000_000)])),
+        time(4, Reading::not_available("there is no kthread of the cpumap with id 7")),
+    ];
+}
+
+#[test]
+fn a_run_whose_packets_are_taken_by_other_cpus() {
+    let rig = FakeRig { model: Model::default(), spoil: elsewhere };
     insta::assert_snapshot!(case_text(&environment(), &measure(&candidates(), rig)));
 }
 

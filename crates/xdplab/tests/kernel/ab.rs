@@ -64,7 +64,7 @@ fn program(name: &str, program: &str) -> String {
 const QUICK: [&str; 3] = ["--rounds=1", "--copies=4", "--slice-packets=256"];
 
 /// Runs `xdplab ab --json` with a record of its own.
-fn ab(arguments: &[&str]) -> (Output, Option<Value>) {
+pub(crate) fn ab(arguments: &[&str]) -> (Output, Option<Value>) {
     let record = tempfile::NamedTempFile::new().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_xdplab"))
         .args(["ab", "--json", "--record", record.path().to_str().unwrap()])
@@ -76,12 +76,12 @@ fn ab(arguments: &[&str]) -> (Output, Option<Value>) {
 }
 
 /// Runs `xdplab ab --on` the DUT's end of a lab that is not the tool's own, in its namespace.
-fn on(lab: &Lab, arguments: &[&str]) -> (Output, Option<Value>) {
+pub(crate) fn on(lab: &Lab, arguments: &[&str]) -> (Output, Option<Value>) {
     lab.dut.netns.run(|| Ok(ab(&[&["--on", "dut0"], arguments].concat()))).unwrap()
 }
 
 /// The lines and the case of a run that went well.
-fn measured(arguments: &[&str]) -> (Vec<Value>, Value) {
+pub(crate) fn measured(arguments: &[&str]) -> (Vec<Value>, Value) {
     let (output, record) = ab(arguments);
     assert!(output.status.success(), "{output:?}");
     let lines = String::from_utf8(output.stdout).unwrap();
@@ -91,7 +91,7 @@ fn measured(arguments: &[&str]) -> (Vec<Value>, Value) {
 }
 
 /// The one line of an ending with status 2.
-fn error_of(arguments: &[&str]) -> String {
+pub(crate) fn error_of(arguments: &[&str]) -> String {
     let (output, _) = ab(arguments);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     let error = String::from_utf8(output.stderr).unwrap();
@@ -307,13 +307,13 @@ fn lab() -> Lab {
     Lab::build(&LabSpec::new(Placement::same().unwrap())).unwrap()
 }
 
-fn no_program_is_left(lab: &Lab) {
+pub(crate) fn no_program_is_left(lab: &Lab) {
     let link = lab.dut.netns.rtnl().unwrap().link_by_index(lab.dut.ifindex).unwrap();
     assert!(link.xdp.is_empty(), "{:?}", link.xdp);
 }
 
 /// What became of the packets that programs handed on: the ledger's part, whose guard has passed.
-fn handed_on(case: &Value) -> Value {
+pub(crate) fn handed_on(case: &Value) -> Value {
     let ledger = case["guards"].as_array().unwrap().iter().find(|guard| guard["id"] == "ledger").unwrap();
     assert_eq!(ledger["outcome"], "pass", "{ledger}");
     let onwards = case["observed"]["ledger"]["onwards"].clone();
@@ -321,7 +321,7 @@ fn handed_on(case: &Value) -> Value {
     onwards
 }
 
-fn number(value: &Value) -> u64 {
+pub(crate) fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{value} is no number"))
 }
 
@@ -388,6 +388,14 @@ fn cpumaps() {
         "5",
     ]);
     assert_eq!(lines.len(), 3);
+    let remote = |cost: &Value| {
+        let remote = &cost["remote"];
+        assert!(remote["by"].as_str().unwrap().starts_with("kthread on CPU "), "{cost}");
+        assert!(remote["ns_per_packet"].as_f64().is_some_and(|ns| (10.0..100_000.0).contains(&ns)), "{cost}");
+        number(&remote["packets"])
+    };
+    let taken: u64 = remote(&lines[0]["baseline"]) + lines.iter().map(|line| remote(&line["candidate"])).sum::<u64>();
+    assert!(lines[0]["limiter"].is_string(), "{}", lines[0]);
     let placement = number(&case["plan"]["placement"]["cpu"]);
     let cpu = number(&case["plan"]["baseline"]["cpus"][0]);
     assert_ne!(cpu, placement, "packets go to another CPU than the device's");
@@ -397,6 +405,9 @@ fn cpumaps() {
     assert_eq!(number(&handed_on["to_cpus"]), number(&enqueued["processed"]));
     assert_eq!(number(&enqueued["processed"]) - number(&enqueued["drops"]), number(&kthreads["processed"]));
     assert!(number(&kthreads["drop"]) > 0 && number(&kthreads["redirect"]) > 0, "{kthreads}");
+    // All but the baseline's control, which is a fifth of them.
+    let share = taken as f64 / number(&kthreads["processed"]) as f64;
+    assert!((0.6..0.95).contains(&share), "{share} of the packets that kthreads took are in the costs");
     let xmit = &onwards["xmit"];
     assert_eq!(number(&kthreads["redirect"]), number(&xmit["sent"]) + number(&xmit["drops"]));
 }
@@ -454,7 +465,7 @@ fn no_such_cpu() {
     assert!(error.contains("9999"), "{error}");
 }
 
-fn lab_generator(lab: &Lab) -> LiveFrames {
+pub(crate) fn lab_generator(lab: &Lab) -> LiveFrames {
     let spec = LiveFramesSpec {
         frame: frame(lab, FlowSpec::lab_v4()),
         ifindex: lab.generator.ifindex,

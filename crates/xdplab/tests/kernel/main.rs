@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests fail by panicking, and say what was ignored")]
 
 mod ab;
+mod ab_xsk;
 mod attachment;
 mod calibrate;
 mod cli;
@@ -49,6 +50,7 @@ fn main() -> ExitCode {
     let tests = [
         support::tests(),
         ab::tests(),
+        ab_xsk::tests(),
         attachment::tests(),
         calibrate::tests(),
         cli::tests(),

@@ -8,7 +8,9 @@ use xsk::BindMode;
 
 use super::cases::{CPU, attach, frame, lab};
 use super::meter::await_packets;
-use crate::device::{CpumapProgram, CpumapSpec, Remote, Selection, XskAction, XskProgram, XskSpec};
+use crate::device::{
+    CpumapProgram, CpumapSpec, Handling, Remote, Selection, XskAction, XskProgram, XskSockets, XskSpec,
+};
 use crate::error::{Error, Result};
 use crate::generator::{LiveFrames, LiveFramesSpec, Rewrite};
 use crate::kernels::protocol::CheckName;
@@ -69,24 +71,23 @@ fn cpumap() -> Result<()> {
 fn af_xdp() -> Result<()> {
     let lab = lab(XdpMode::Native, None)?;
     let spec = XskSpec {
-        action: XskAction::Drop,
+        sockets: vec![Handling { action: XskAction::Drop, batch: 64, poll: true }],
         queue: 0,
         frame_size: 4096,
-        batch: 64,
-        poll: true,
         need_wakeup: true,
         unaligned: false,
-        shared: false,
         busy_poll: false,
         frags: false,
         mode: BindMode::Copy,
         fifo: None,
+        cpu: None,
+        rest_after: None,
     };
-    let mut program = lab.dut.netns.run(|| XskProgram::load(spec, &lab.dut.name, lab.dut.ifindex))?;
+    let sockets = lab.dut.netns.run(|| XskSockets::open(spec, &lab.dut.name, lab.dut.ifindex))?;
+    let program = XskProgram::load(0, sockets.fds(), 1)?;
     let _attached = attach(program.fd(), &lab.dut, XdpMode::Native)?;
-    let worker = program.start()?;
     send(&lab)?;
-    await_packets(FEW, || Ok(worker.counts().iter().map(|socket| socket.rx_packets).sum()))
+    await_packets(FEW, || Ok(sockets.readings()?.iter().map(|socket| socket.counts.rx_packets).sum()))
 }
 
 fn tcp_stream() -> Result<()> {

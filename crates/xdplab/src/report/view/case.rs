@@ -3,10 +3,11 @@
 use super::super::table::{Cell, Column, Table, Tone};
 use super::charts::{self, Chart};
 use super::{Finding, Kind, guards, plain};
-use crate::observed::{Observed, Trial};
+use crate::observed::{Observed, Onwards, Sockets, Trial};
 use crate::packet::FrameLengths;
 use crate::reading::Reading;
 use crate::reference::Reference;
+use crate::remote::RemoteCost;
 use crate::run::{Case, Compared, Cost, Engine, PROGRAM_ONLY, Plan};
 use crate::stats::{Comparison, Interval, Level};
 use crate::units::Nanos;
@@ -16,6 +17,8 @@ pub(super) fn finding(case: &Case) -> Finding {
     let baseline = case.plan.baseline.to_string();
     let mut notes = vec![control_line(case.control.as_ref(), &baseline)];
     notes.extend(asked_resolution(case));
+    notes.extend(case.costs.iter().filter_map(remote_line));
+    notes.extend(case.limiter.as_ref().map(|limiter| format!("limited by {limiter}")));
     for (compared, candidate) in case.comparisons.iter().zip(&case.plan.candidates) {
         if candidate.is_same_program(&case.plan.baseline) {
             notes.push(format!("{}: the baseline itself, so this is an A/A", compared.candidate));
@@ -142,7 +145,7 @@ fn reference(observed: &Observed) -> String {
 /// Lines about what a run with users' programs or with programs that send back has beyond the others.
 fn special(observed: &Observed) -> Vec<String> {
     let restored = observed.restored_bytes;
-    let mut lines = Vec::new();
+    let mut lines: Vec<String> = observed.ledger.onwards.iter().filter_map(sockets_line).collect();
     for Trial { variant, returns, changes_until } in &observed.tried {
         let changed = match changes_until {
             Reading::Known(0) => String::new(),
@@ -168,6 +171,16 @@ fn special(observed: &Observed) -> Vec<String> {
     lines
 }
 
+/// The AF_XDP sockets that variants give packets to.
+fn sockets_line(onwards: &Onwards) -> Option<String> {
+    let Sockets { queue, mode, cpu, each, .. } = onwards.sockets.as_ref()?.known()?;
+    let thread = cpu.map_or_else(|| "a thread of its own".into(), |cpu| format!("a thread on CPU {cpu}"));
+    let sockets = count(each.len(), "AF_XDP socket", "AF_XDP sockets with one umem");
+    Some(format!(
+        "{sockets} on RX queue {queue} in {mode} mode, and {thread}, which sleeps while no program gives it packets"
+    ))
+}
+
 /// Costs, the first of which is the baseline's, and the differences of the others from it; without a name for the rate, no
 /// rates.
 pub(super) fn cost_table(
@@ -179,7 +192,7 @@ pub(super) fn cost_table(
     comparisons: &[Compared],
 ) -> Table {
     let interval = format!("{:.0} % interval", level.get() * 100.0);
-    let columns = vec![
+    let mut columns = vec![
         Column::words(what, "variant"),
         Column::numbers(unit, "ns"),
         Column::numbers(&interval, "ns_interval").dispensable(3),
@@ -192,7 +205,54 @@ pub(super) fn cost_table(
     let baseline = costs.first();
     let compared = std::iter::once(None).chain(comparisons.iter().map(Some));
     let rows = costs.iter().zip(compared).map(|(cost, compared)| row(cost, baseline, compared, !rate.is_empty()));
-    Table { columns, rows: rows.collect() }
+    let mut rows: Vec<Vec<Cell>> = rows.collect();
+    if costs.iter().any(|cost| cost.remote.is_some()) {
+        let others = [
+            Column::numbers("other CPU ns", "remote_ns"),
+            Column::numbers(&interval, "remote_ns_interval").dispensable(4),
+        ];
+        columns.splice(OTHERS..OTHERS, others);
+        for (row, cost) in rows.iter_mut().zip(costs) {
+            row.splice(OTHERS..OTHERS, remote_cells(cost));
+        }
+    }
+    Table { columns, rows }
+}
+
+/// Where in the table of costs the other CPUs stand: behind the cost and the rate of the device's.
+const OTHERS: usize = 4;
+
+/// What a packet costs another CPU.
+fn remote_cells(cost: &Cost) -> [Cell; 2] {
+    match &cost.remote {
+        None => [Cell::Empty, Cell::Empty],
+        Some(Reading::NotAvailable { .. }) => [Cell::Missing, Cell::Empty],
+        Some(Reading::Known(RemoteCost { ns_per_packet, interval, .. })) => {
+            let interval = interval.known().map_or(Cell::Missing, |&Interval { low, high, .. }| Cell::Interval {
+                low,
+                high,
+                signed: false,
+            });
+            [Cell::number(*ns_per_packet, 2), interval]
+        }
+    }
+}
+
+/// Whose cost that is, and what of it is not known.
+fn remote_line(cost: &Cost) -> Option<String> {
+    Some(match cost.remote.as_ref()? {
+        Reading::NotAvailable { why } => {
+            format!("{}: the cost of the other CPU is not available ({why})", cost.variant)
+        }
+        Reading::Known(RemoteCost { by, busy_ns, packets, interval, .. }) => {
+            let scatter = match interval {
+                Reading::Known(_) => String::new(),
+                Reading::NotAvailable { why } => format!("; its interval is not available ({why})"),
+            };
+            let seconds = *busy_ns as f64 / 1e9;
+            format!("{}: other CPU is the {by}, which ran {seconds:.2} s for {packets} packets{scatter}", cost.variant)
+        }
+    })
 }
 
 fn row(cost: &Cost, baseline: Option<&Cost>, compared: Option<&Compared>, has_rate: bool) -> Vec<Cell> {

@@ -6,7 +6,7 @@ use super::super::table::{Cell, Tone};
 use super::plain;
 use crate::live::Account;
 use crate::observe::{Pages, PoolPaths};
-use crate::observed::Observed;
+use crate::observed::{Observed, Onwards};
 use crate::reading::Reading;
 use crate::settings::Visit;
 use crate::stats::{self, Interval, Slice, median, percentile};
@@ -299,7 +299,21 @@ pub(super) fn ledger(observed: &Observed) -> Option<Chart> {
         }),
         Reading::NotAvailable { .. } => counted("handled by the programs", &ledger.handled),
     });
+    accounts.extend(ledger.onwards.as_ref().and_then(at_sockets));
     (received > 0).then_some(Chart::Accounts(Accounts { title: "Packets", accounts }))
+}
+
+/// What became of the packets that were given to AF_XDP sockets.
+fn at_sockets(onwards: &Onwards) -> Option<Reading<Account>> {
+    let sockets = onwards.sockets.as_ref()?;
+    Some(sockets.as_ref().and_then(|sockets| {
+        let parts = [
+            ("received by their thread", sockets.received()),
+            ("Rx ring full", sockets.ring_full()),
+            ("dropped by sockets", sockets.dropped()),
+        ];
+        onwards.handed_on.as_ref().map(|given| Account::new("given to AF_XDP sockets", given.to_sockets, parts))
+    }))
 }
 
 /// Whether packets used recycled pages, which way these went, and whether all pages came back.
