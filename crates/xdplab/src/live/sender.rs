@@ -13,7 +13,7 @@ use super::ledger::{Account, settled};
 use super::preflight::{link_fault, must_be_up, must_fit, must_take_frames, must_take_frames_as_it_is, or_note};
 use super::readings;
 use super::redirect::{Pass, features};
-use super::sent::{Scaling, Sender, Sending, SendingEnd, SendingThread, SentBy, SentCounters};
+use super::sent::{Alone, Scaling, Sender, Sending, SendingEnd, SendingThread, SentBy, SentCounters};
 use super::session::Source;
 use super::signals::Signals;
 use crate::bpf;
@@ -84,7 +84,7 @@ pub struct LiveSender {
     begun: Instant,
     first: Option<Counters>,
     trial: Reading<String>,
-    alone: Option<PacketsPerSec>,
+    alone: Option<Alone>,
     notes: Vec<String>,
 }
 
@@ -226,13 +226,17 @@ impl LiveSender {
             return Ok(());
         }
         let mut generator = LiveFrames::send(&self.first_thread(), &self.netns)?;
+        let mut pps = None;
         if Signals::sleep(ALONE / 3) {
             let (begin, packets) = (Instant::now(), generator.sent()?.packets);
             if Signals::sleep(ALONE / 3 * 2) {
-                self.alone = PacketsPerSec::of(generator.sent()?.packets - packets, begin.elapsed());
+                pps = PacketsPerSec::of(generator.sent()?.packets - packets, begin.elapsed());
             }
         }
         generator.end()?;
+        let (packets, busy) = (generator.sent()?.packets, generator.cpu_times().into_iter().sum());
+        let cpu_ns = PacketsPerSec::of(packets, busy).and_then(PacketsPerSec::to_nanos);
+        self.alone = pps.map(|pps| Alone { pps, cpu_ns });
         // What is on its way belongs to no reading that follows.
         thread::sleep(Duration::from_millis(20));
         Ok(())
@@ -271,8 +275,8 @@ impl LiveSender {
         link_fault(&mut self.rtnl, self.target.ifindex).or_else(deaf)
     }
 
-    /// Why several threads send less than one.
-    fn why_slower(&self) -> String {
+    /// What several threads may wait for each other at.
+    fn contended(&self) -> String {
         let threads = self.spec.cpus.len();
         let peer = self.delivery.known().and_then(Delivery::peer);
         match peer {
@@ -286,7 +290,7 @@ impl LiveSender {
                         if queues == 1 { "" } else { "s" }
                     );
                 }
-                format!("{name} has {queues} RX queues, so the threads or the receiver want for CPU time")
+                format!("{name} has {queues} RX queues, so it is the receiver, or what all CPUs share")
             }
             None => {
                 let name = &self.target.name;
@@ -297,8 +301,7 @@ impl LiveSender {
 
     fn scaling(&self, total: &Interval) -> Option<Scaling> {
         let (alone, together) = self.alone.zip(total.sent.as_ref()?.pps)?;
-        let slower_because = (together < alone).then(|| self.why_slower());
-        Some(Scaling { alone, together, slower_because })
+        Some(Scaling::of(alone, together, &self.costs, || self.contended()))
     }
 
     /// What the rate was limited by.
@@ -520,7 +523,7 @@ impl Sender for LiveSender {
             rate: self.spec.rate,
             pace: self.pace,
             trial: self.trial.clone(),
-            alone: self.alone,
+            alone: self.alone.map(|alone| alone.pps),
         };
         Start { targets: vec![target], notes, sending: Some(sending), started, ..Start::of("trafficgen udp") }
     }

@@ -1,11 +1,12 @@
 //! What a sender sent between two readings, and what is told of it at both ends of a run.
 
 use std::collections::BTreeMap;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
 use super::counters::Counters;
+use super::cpu_cost::CpuCost;
 use super::event::{End, EndedBy, Start};
 use super::interval::Interval;
 use super::session::Source;
@@ -141,6 +142,50 @@ pub struct Scaling {
     pub slower_because: Option<String>,
 }
 
+/// What the first of several threads sent before the others.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Alone {
+    pub(super) pps: PacketsPerSec,
+    /// Its CPU time for each packet, its beginning included.
+    pub(super) cpu_ns: Option<Nanos>,
+}
+
+/// A packet that takes so many times the CPU time of before is dearer.
+const DEARER: f64 = 1.1;
+
+impl Scaling {
+    /// Compares; `costs` are the CPU times of all threads, and `contended` says what they may wait for each other at.
+    pub(super) fn of(
+        alone: Alone,
+        together: PacketsPerSec,
+        costs: &[Reading<CpuCost>],
+        contended: impl FnOnce() -> String,
+    ) -> Self {
+        let slower_because = (together < alone.pps).then(|| why_slower(alone.cpu_ns, costs, contended));
+        Self { alone: alone.pps, together, slower_because }
+    }
+}
+
+/// By CPU time, which tells a thread that waits at a lock from one that others keep from its CPU.
+fn why_slower(alone: Option<Nanos>, costs: &[Reading<CpuCost>], contended: impl FnOnce() -> String) -> String {
+    let costs: Vec<&CpuCost> = costs.iter().filter_map(Reading::known).collect();
+    let (busy_ns, packets) =
+        costs.iter().fold((0, 0), |(ns, packets), cost| (ns + cost.busy_ns, packets + cost.packets));
+    let share = costs.iter().map(|cost| cost.share).sum::<f64>() / costs.len().max(1) as f64;
+    let now = PacketsPerSec::of(packets, Duration::from_nanos(busy_ns)).and_then(PacketsPerSec::to_nanos);
+    match alone.zip(now) {
+        Some((Nanos(alone), Nanos(now))) if now > alone * DEARER => {
+            format!("a packet takes {now:.0} ns of CPU time instead of {alone:.0}: {}", contended())
+        }
+        Some((Nanos(alone), Nanos(now))) => format!(
+            "a packet takes {now:.0} ns of CPU time, as one before took {alone:.0}, but the threads had their CPUs for {:.0} % of the \
+             time: others ran there",
+            share * 100.0
+        ),
+        None => contended(),
+    }
+}
+
 impl SentCounters {
     /// Nothing sent yet by so many threads.
     #[must_use]
@@ -193,8 +238,6 @@ pub(super) fn by_queue(threads: &[SendingThread], senders: &[SentBy]) -> BTreeMa
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::generator::Departures;
 
@@ -215,6 +258,22 @@ mod tests {
         assert_eq!(between.gaps.map(|gaps| (gaps.count, gaps.p50_ns)), Some((3, 2)));
         let json = serde_json::to_string(&between).unwrap();
         assert_eq!(serde_json::from_str::<Sent>(&json).unwrap(), between);
+    }
+
+    #[test]
+    fn threads_that_wait_for_each_other_are_told_from_those_that_others_keep_waiting() {
+        let second = Duration::from_secs(1);
+        let scaling = |busy_ms, packets, together| {
+            let cost = CpuCost::of("thread".into(), Duration::from_millis(busy_ms), second, packets);
+            let alone = Alone { pps: PacketsPerSec(10e6), cpu_ns: Some(Nanos(100.0)) };
+            let costs = vec![Reading::Known(cost); 2];
+            Scaling::of(alone, PacketsPerSec(together), &costs, || "they share a ring".into()).slower_because
+        };
+        assert_eq!(scaling(1_000, 10_000_000, 20e6), None);
+        let waiting = scaling(1_000, 4_000_000, 8e6).unwrap();
+        assert_eq!(waiting, "a packet takes 250 ns of CPU time instead of 100: they share a ring");
+        let kept = scaling(400, 4_000_000, 8e6).unwrap();
+        assert!(kept.contains("had their CPUs for 40 % of the time") && !kept.contains("ring"), "{kept}");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::preflight::{link_fault, must_be_up, must_fit};
 use super::readings;
 use super::redirect::features;
 use super::sender::{ALONE, ARRIVES_WITHIN, BUSY, HAS_RUN_WITHIN, INTERRUPTED, disagreement, is_kept};
-use super::sent::{Scaling, Sender, Sending, SendingEnd, SendingThread, SentBy, SentCounters};
+use super::sent::{Alone, Scaling, Sender, Sending, SendingEnd, SendingThread, SentBy, SentCounters};
 use super::session::Source;
 use super::signals::Signals;
 use super::xsk::XskCounters;
@@ -61,7 +61,7 @@ pub struct XskSender {
     costs: Vec<Reading<CpuCost>>,
     begun: Instant,
     trial: Reading<String>,
-    alone: Option<PacketsPerSec>,
+    alone: Option<Alone>,
     notes: Vec<String>,
 }
 
@@ -171,13 +171,16 @@ impl XskSender {
         let mut sockets = XskTx::prepare(&self.first_thread(), &self.spec.interface)?;
         let packets = |sockets: &XskTx| sockets.counts().iter().flatten().map(|counts| counts.packets).sum::<u64>();
         sockets.go();
+        let mut pps = None;
         if Signals::sleep(ALONE / 3) {
             let (begin, before) = (Instant::now(), packets(&sockets));
             if Signals::sleep(ALONE / 3 * 2) {
-                self.alone = PacketsPerSec::of(packets(&sockets) - before, begin.elapsed());
+                pps = PacketsPerSec::of(packets(&sockets) - before, begin.elapsed());
             }
         }
         sockets.end()?;
+        let cpu_ns = PacketsPerSec::of(packets(&sockets), sockets.cpu_times().into_iter().sum());
+        self.alone = pps.map(|pps| Alone { pps, cpu_ns: cpu_ns.and_then(PacketsPerSec::to_nanos) });
         thread::sleep(Duration::from_millis(20));
         Ok(())
     }
@@ -215,9 +218,9 @@ impl XskSender {
 
     fn scaling(&self, total: &Interval) -> Option<Scaling> {
         let (alone, together) = self.alone.zip(total.sent.as_ref()?.pps)?;
-        let why = "the threads, and the receiver that runs on their CPUs, want for CPU time, or the receiver's queues are \
-                   fewer than theirs";
-        Some(Scaling { alone, together, slower_because: (together < alone).then(|| why.into()) })
+        let contended =
+            "they wait for each other at the receiver, whose queues are fewer than theirs, or at what all CPUs share";
+        Some(Scaling::of(alone, together, &self.costs, || contended.into()))
     }
 
     fn limiter(&self, total: &Interval) -> Option<Reading<String>> {
@@ -374,7 +377,7 @@ impl Sender for XskSender {
             rate: self.spec.rate,
             pace: spec.pace,
             trial: self.trial.clone(),
-            alone: self.alone,
+            alone: self.alone.map(|alone| alone.pps),
         };
         let mut notes = self.notes.clone();
         notes.extend(self.delivery.known().and_then(|delivery| delivery.ignored(spec.traffic.longest())));

@@ -211,6 +211,8 @@ fn shared_ring() {
     let line = ended.stdout.lines().find(|line| line.starts_with("  Threads ")).unwrap();
     println!("{line}");
     let times: f64 = line.split("send ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
-    let why = line.contains("2 threads wait for each other at 1 RX queue of a1, whose ring one at a time can fill");
+    let shares = "2 threads wait for each other at 1 RX queue of a1, whose ring one at a time can fill";
+    // On a busy machine it may as well be others that are the reason.
+    let why = line.contains(" ns of CPU time") && (line.contains(shares) || line.contains("others ran there"));
     assert!(why == (times < 0.995) || (times - 1.0).abs() < 0.006, "{line}");
 }
