@@ -442,8 +442,10 @@ fn signals() {
         &["xsk-udp", "gen0", "-i", "100", "-p"],
     ] {
         for signal in [Signal::SIGINT, Signal::SIGTERM] {
+            let before = rx_packets(&lab.dut);
             let live = Live::start(&lab.generator, &[&["trafficgen"], args].concat());
-            thread::sleep(Duration::from_millis(100));
+            // After the trial frame, if there was one.
+            eventually("it sends", 20, || rx_packets(&lab.dut) > before + 1);
             let began = Instant::now();
             live.signal(signal);
             let ended = live.wait();
