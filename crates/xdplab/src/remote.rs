@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::guard::REFUSED_WARN;
 use crate::host::CpuShares;
 use crate::observed::{Observed, Onwards};
 use crate::reading::Reading;
@@ -106,8 +107,8 @@ impl RemoteTime {
     }
 }
 
-/// What limited the rate of a run whose variants hand packets to other CPUs: the first that holds of a queue or ring that
-/// overflowed, a thread or CPU without time left, the device's CPU, and the generator. `None` where no variant does.
+/// What limited the rate of a run whose variants hand packets to other CPUs: the first that holds of a queue or ring that more
+/// than 1 % of the packets found full, a thread or CPU without time left, the device's CPU, and the generator. `None` where no variant does.
 #[must_use]
 pub fn limiter(observed: &Observed) -> Option<Reading<String>> {
     if observed.remote.is_empty() {
@@ -118,8 +119,9 @@ pub fn limiter(observed: &Observed) -> Option<Reading<String>> {
     Some(limiter.map_or_else(|| device(observed), Reading::Known))
 }
 
-/// What had no room at times.
+/// What had no room, where that met more than a few packets.
 fn overflowed(onwards: &Onwards) -> Option<String> {
+    onwards.refused().filter(|(refused, handed_on)| *refused as f64 > REFUSED_WARN * *handed_on as f64)?;
     let sockets = onwards.sockets.as_ref().and_then(Reading::known);
     let queues = onwards.enqueued.as_ref().and_then(Reading::known);
     if sockets.is_some_and(|sockets| sockets.ring_full() > 0) {

@@ -20,7 +20,7 @@ const STEAL_WARN: f64 = 0.05;
 /// Change of the reference workload's time during the run above which it is noted. Interleaving keeps it out of differences.
 const FREQUENCY_WARN: f64 = 0.05;
 /// Share of the packets handed on that found no room above which it is noted: refusing them costs something else.
-const REFUSED_WARN: f64 = 0.01;
+pub(crate) const REFUSED_WARN: f64 = 0.01;
 
 /// Checks everything that was observed, except the statistics.
 #[must_use]

@@ -7,6 +7,7 @@ mod checks;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use checks::REFUSED_WARN;
 pub use checks::{MIN_SLICES, control, run_guards};
 
 /// What a guard found.

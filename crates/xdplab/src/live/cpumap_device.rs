@@ -11,7 +11,7 @@ use super::event::{End, EndedBy, Start};
 use super::interval::{Interval, WallClock};
 use super::ledger::Account;
 use super::readings;
-use super::receiver::{Program, Receiver, SETTLED_WITHIN, Target};
+use super::receiver::{Program, Receiver, SETTLED_WITHIN, Target, observe};
 use super::redirect::refuse_deaf;
 use super::session::Source;
 use super::softirq::RxCost;
@@ -58,7 +58,7 @@ impl CpumapDevice {
             figures.extend([Figure::Xmit, Figure::Flows]);
         }
         let program = CpumapProgram::load(spec, target.rx_queues)?;
-        let observer = CpumapObserver::attach(Some(program.map_id()), program.remote_id()).into();
+        let observer = observe(|| CpumapObserver::attach(Some(program.map_id()), program.remote_id()));
         let xmit_to = match program.spec().remote {
             Remote::Redirect { ifindex, .. } => ifindex,
             _ => 0,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::counters::Group;
 use super::event::{Attached, InterfaceCounted, Start};
 use super::readings;
+use super::signals::Signals;
 use super::softirq::SoftirqAccount;
 use crate::bpf;
 use crate::device::Attachment;
@@ -82,7 +83,7 @@ impl Target {
             xmit_to: Interface { ifindex: xmit_to, netns },
         };
         // Before the first packet, so that what they count belongs to what the program counts.
-        let observers = Observers::attach_only(watch, figures).into();
+        let observers = observe(|| Observers::attach_only(watch, figures));
         let attachment = Attachment::attach(program.fd, link.ifindex, mode)?;
         // Last, so that its counters are as old as the first reading that follows.
         let link = rtnl.link_by_index(link.ifindex)?;
@@ -108,6 +109,15 @@ impl Target {
             start,
         })
     }
+}
+
+/// Attaches observers, unless a signal that ends the command waits already: reading this kernel's types takes longer than all the
+/// rest of a start.
+pub(super) fn observe<T>(attach: impl FnOnce() -> Result<T>) -> Reading<T> {
+    if Signals::pending() {
+        return Reading::not_available("the command was ended before it observed anything");
+    }
+    attach().into()
 }
 
 impl Receiver {

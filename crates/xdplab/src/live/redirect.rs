@@ -8,6 +8,7 @@ use super::delivery::Delivery;
 use super::event::{Attached, End, EndedBy, Start, Target};
 use super::interval::Interval;
 use super::readings;
+use super::receiver::observe;
 use super::redirect_ledger::{Redirected, RedirectedTo, XmitByErrno, limiter};
 use super::session::Source;
 use super::softirq::SoftirqAccount;
@@ -91,7 +92,8 @@ impl RedirectDevice {
             [input] => Interface { ifindex: input.ifindex, netns },
             _ => Interface { ifindex: 0, netns },
         };
-        let observers = Observers::of_verdicts(Verdicts::Program(program.id()), flows_from, &figures(&spec)).into();
+        let observed = Verdicts::Program(program.id());
+        let observers = observe(|| Observers::of_verdicts(observed, flows_from, &figures(&spec)));
         let mut device = Self {
             attachments: Vec::new(),
             passes: Vec::new(),

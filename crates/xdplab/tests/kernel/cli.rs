@@ -7,11 +7,13 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{SigSet, Signal, kill, raise};
 use nix::unistd::Pid;
 use xdplab::record::Record;
 use xdplab::verdict::Verdict;
 
+use crate::counts::lab;
+use crate::live::{Live, command};
 use crate::support::child::Actor;
 use crate::support::held::Held;
 use crate::support::{BPF, NETNS, eventually, test};
@@ -21,8 +23,37 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("cli::the_demo_prints_verdicts_and_writes_a_record", &[&NETNS, &BPF], demo),
         test("cli::an_interrupted_demo_ends_soon_and_leaves_nothing", &[&NETNS, &BPF], interrupted),
         test("cli::a_second_interrupt_ends_it_at_once", &[&NETNS, &BPF], interrupted_twice),
+        test("cli::a_command_that_is_ended_before_it_begins_observes_nothing", &[&NETNS, &BPF], ended_first),
         test("cli::a_demo_whose_reader_has_gone_away_still_writes_its_record", &[&NETNS, &BPF], reader_gone),
     ]
+}
+
+/// Reading this kernel's types takes longer than all else that a command does before it counts.
+fn ended_first() {
+    let lab = lab(1);
+    for args in [
+        &["drop", "dut0", "--json"][..],
+        &["redirect-cpu", "dut0", "-c", "0", "--json"],
+        &["xsk-drop", "dut0", "--json"],
+    ] {
+        let mut command = command(args);
+        with_signal(&mut command);
+        let ended = Live::spawn(&lab.dut, command).wait();
+        assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+        assert!(ended.stdout.contains("ended before it observed anything"), "{args:?}: {}", ended.stdout);
+    }
+}
+
+/// Has the command start with a SIGINT that waits.
+#[expect(unsafe_code, reason = "what runs between fork and exec must not allocate")]
+fn with_signal(command: &mut Command) {
+    use std::os::unix::process::CommandExt as _;
+    let interrupt = || {
+        SigSet::from(Signal::SIGINT).thread_block()?;
+        Ok(raise(Signal::SIGINT)?)
+    };
+    // SAFETY: two system calls that are safe after a fork (signal-safety(7)), on values that need no memory of the heap.
+    unsafe { command.pre_exec(interrupt) };
 }
 
 fn xdplab(seconds: &str, record: &Path) -> Command {
