@@ -3,13 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use super::instrument::Instrument;
-use super::protocol::{CaseName, Round};
+use super::protocol::{Call, CaseName, Least};
 use super::run::{Boot, KernelRuns};
 use crate::error::Result;
-
-/// A timer interrupt with what it entails (scheduler, timers, RCU) takes some thousand instructions. Between two kernels they
-/// come at other packets, so one may come more or less: a difference below that is none.
-const TIMER_INTERRUPT: f64 = 5000.0;
 
 /// What a packet of a case takes with one kernel.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,6 +17,8 @@ pub enum Cost {
         instructions: u64,
         /// The packets.
         packets: u64,
+        /// How many instructions more the same packets took in the next best rounds of a boot.
+        spread: u64,
     },
     /// The boots differ: instructions of so many packets in each.
     NotDeterministic {
@@ -39,7 +37,15 @@ impl Cost {
     #[must_use]
     pub fn per_packet(&self) -> Option<f64> {
         match self {
-            Self::Exact { instructions, packets } => Some(*instructions as f64 / *packets as f64),
+            Self::Exact { instructions, packets, .. } => Some(*instructions as f64 / *packets as f64),
+            Self::NotDeterministic { .. } | Self::NotAvailable { .. } => None,
+        }
+    }
+
+    /// By how much rounds differ, in guest instructions per packet.
+    fn spread(&self) -> Option<f64> {
+        match self {
+            Self::Exact { spread, packets, .. } => Some(*spread as f64 / *packets as f64),
             Self::NotDeterministic { .. } | Self::NotAvailable { .. } => None,
         }
     }
@@ -74,7 +80,8 @@ pub struct Comparison {
     pub candidate_cost: Cost,
     /// Candidate less baseline, in guest instructions per packet (TCG).
     pub delta: Option<f64>,
-    /// Differences below this can come from one timer interrupt more or less, in instructions per packet.
+    /// By how much rounds of the same work differ on both sides together, in instructions per packet; a difference up to this is
+    /// none.
     pub resolution: Option<f64>,
     /// What that means.
     pub change: Change,
@@ -106,14 +113,11 @@ pub fn compare_across(
 fn compare(case: CaseName, candidate: usize, baseline_cost: Cost, candidate_cost: Cost) -> Comparison {
     let costs = baseline_cost.per_packet().zip(candidate_cost.per_packet());
     let delta = costs.map(|(before, after)| after - before);
-    let resolution = match &baseline_cost {
-        Cost::Exact { packets, .. } if delta.is_some() => Some(TIMER_INTERRUPT / *packets as f64),
-        _ => None,
-    };
+    let resolution = baseline_cost.spread().zip(candidate_cost.spread()).map(|(before, after)| before + after);
     let unstable =
         [&baseline_cost, &candidate_cost].into_iter().any(|cost| matches!(cost, Cost::NotDeterministic { .. }));
     let change = match delta.zip(resolution) {
-        Some((delta, resolution)) if delta.abs() < resolution => Change::Same,
+        Some((delta, resolution)) if delta.abs() <= resolution => Change::Same,
         Some((delta, _)) if delta > 0.0 => Change::More,
         Some(_) => Change::Fewer,
         None if unstable => Change::NotDeterministic,
@@ -125,37 +129,35 @@ fn compare(case: CaseName, candidate: usize, baseline_cost: Cost, candidate_cost
 /// What a packet of the case takes with a kernel, over its boots.
 #[must_use]
 pub fn cost(kernel: &KernelRuns, case: CaseName) -> Cost {
-    let boots: Result<Vec<(u64, u64)>, String> = kernel.boots.iter().map(|boot| counted(boot, case)).collect();
+    let boots: Result<Vec<Least>, String> = kernel.boots.iter().map(|boot| counted(boot, case)).collect();
     match boots {
         Err(why) => Cost::NotAvailable { why },
         Ok(boots) => match boots.as_slice() {
             [first, rest @ ..] if !rest.is_empty() && rest.iter().all(|boot| boot == first) => {
-                Cost::Exact { instructions: first.0, packets: first.1 }
+                Cost::Exact { instructions: first.instructions, packets: first.packets, spread: first.spread }
             }
             [_] | [] => Cost::NotAvailable { why: "one boot can't show that a number repeats".into() },
-            _ => Cost::NotDeterministic { boots },
+            _ => Cost::NotDeterministic { boots: boots.iter().map(|boot| (boot.instructions, boot.packets)).collect() },
         },
     }
 }
 
-/// Instructions and packets of the case in a boot, by its last round.
-fn counted(boot: &Boot, case: CaseName) -> Result<(u64, u64), String> {
+/// What the case took in a boot.
+fn counted(boot: &Boot, case: CaseName) -> Result<Least, String> {
     if let Some(fault) = boot.outcome.fault() {
         return Err(fault);
     }
     let counted = boot.cases.iter().find(|counted| counted.case == case).ok_or("the guest did not run it")?;
-    let rounds = counted.rounds.as_ref().into_result()?;
-    let round = rounds.last().ok_or("the guest counted no round")?;
-    if let Some(why) = leaves_out(round) {
-        return Err(why);
+    let least = Least::of(counted.rounds.as_ref().into_result()?)?;
+    match leaves_out(&least.long) {
+        Some(why) => Err(why),
+        None => Ok(least),
     }
-    round.marginal().ok_or_else(|| "the long call took no more than the short one".into())
 }
 
 /// Whether the CPU time of a call is less than the kernel itself says that its packets took: a kernel that takes interrupts and
 /// softirqs out of a thread's time would leave out the device's part.
-fn leaves_out(round: &Round) -> Option<String> {
-    let call = &round.long;
+fn leaves_out(call: &Call) -> Option<String> {
     let kernel_says = call.kernel_ns? * call.packets;
     // Ticks and the like may differ by some percent.
     (call.instructions < kernel_says / 100 * 98).then(|| {
@@ -170,7 +172,7 @@ fn leaves_out(round: &Round) -> Option<String> {
 mod tests {
     use super::*;
     use crate::kernels::machine::Outcome;
-    use crate::kernels::protocol::Call;
+    use crate::kernels::protocol::Round;
     use crate::kernels::run::CountedCase;
     use crate::kernels::source::Image;
     use crate::reading::Reading;
@@ -179,10 +181,11 @@ mod tests {
         Call { packets, instructions, ksoftirqd: 0, kernel_ns: None, timer_interrupts: 0 }
     }
 
-    /// A boot whose first round is far off, and whose second takes so many instructions for 100,000 packets.
-    fn boot(instructions: u64) -> Boot {
-        let round = |instructions| Round { short: call(20_000, 7), long: call(120_000, 7 + instructions) };
-        let rounds = Reading::Known(vec![round(9 * instructions), round(instructions)]);
+    /// A boot whose first round is far off, whose second takes so many instructions for 1000 packets, and whose third takes
+    /// `spread` more.
+    fn boot_with(instructions: u64, spread: u64) -> Boot {
+        let round = |instructions| Round { short: call(200, 7), long: call(1200, 7 + instructions) };
+        let rounds = Reading::Known(vec![round(instructions / 9), round(instructions), round(instructions + spread)]);
         let profile = Reading::not_available("none");
         Boot {
             outcome: Outcome::Finished,
@@ -190,6 +193,10 @@ mod tests {
             environment: None,
             cases: vec![CountedCase { case: CaseName::LiveDrop, rounds, profile }],
         }
+    }
+
+    fn boot(instructions: u64) -> Boot {
+        boot_with(instructions, 0)
     }
 
     fn kernel(boots: Vec<Boot>) -> KernelRuns {
@@ -206,17 +213,25 @@ mod tests {
     #[test]
     fn three_instructions_more_are_three_instructions_more() {
         let twice = |instructions| vec![boot(instructions), boot(instructions)];
-        let found = compared(twice(61_600_000), twice(61_900_000));
-        assert_eq!((found.delta, found.change), (Some(3.0), Change::More));
+        let found = compared(twice(616_000), twice(619_000));
+        assert_eq!((found.delta, found.change, found.resolution), (Some(3.0), Change::More, Some(0.0)));
         assert_eq!(found.baseline_cost.per_packet(), Some(616.0));
-        assert_eq!(compared(twice(61_900_000), twice(61_600_000)).change, Change::Fewer);
-        // Less than a timer interrupt of 100,000 packets.
-        assert_eq!(compared(twice(61_600_000), twice(61_604_000)).change, Change::Same);
+        assert_eq!(compared(twice(619_000), twice(616_000)).change, Change::Fewer);
+        assert_eq!(compared(twice(616_000), twice(616_000)).change, Change::Same);
+        assert_eq!(compared(twice(616_000), twice(616_001)).change, Change::More, "every instruction counts");
+    }
+
+    #[test]
+    fn a_difference_no_larger_than_that_of_rounds_of_the_same_work_is_none() {
+        let twice = |instructions, spread| vec![boot_with(instructions, spread), boot_with(instructions, spread)];
+        let found = compared(twice(616_000, 300), twice(616_500, 200));
+        assert_eq!((found.resolution, found.change), (Some(0.5), Change::Same));
+        assert_eq!(compared(twice(616_000, 300), twice(616_501, 200)).change, Change::More);
     }
 
     #[test]
     fn boots_that_differ_by_one_instruction_are_not_deterministic() {
-        let found = compared(vec![boot(61_600_000), boot(61_600_001)], vec![boot(1), boot(1)]);
+        let found = compared(vec![boot(616_000), boot(616_001)], vec![boot(1), boot(1)]);
         assert_eq!((found.delta, found.change), (None, Change::NotDeterministic));
     }
 
@@ -238,7 +253,7 @@ mod tests {
     fn cpu_time_that_leaves_softirqs_out_is_refused() {
         let mut short = boot(10_000_000);
         let Reading::Known(rounds) = &mut short.cases[0].rounds else { panic!() };
-        rounds[1].long.kernel_ns = Some(600);
+        rounds[1].long.kernel_ns = Some(60_000);
         let found = compared(vec![short.clone(), short], vec![boot(1), boot(1)]);
         assert!(matches!(found.baseline_cost, Cost::NotAvailable { ref why } if why.contains("leaves out part")));
     }

@@ -29,7 +29,7 @@ pub struct Instrument {
     pub cpu: String,
     /// SHA-256 of the guest's program, in hexadecimal.
     pub guest_sha256: String,
-    /// Packets of the short and of the long call of the cases without pktgen.
+    /// Packets of the short and of the long call over a veth; other cases have more or fewer.
     pub packets: [u64; 2],
 }
 

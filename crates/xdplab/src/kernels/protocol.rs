@@ -14,14 +14,22 @@ pub(super) const MODULES: &str = "modules";
 /// The port that ends QEMU (`isa-debug-exit`), and the value written there; QEMU then exits with `value << 1 | 1`.
 pub(super) const EXIT_PORT: u16 = 0xf4;
 pub(super) const EXIT_VALUE: u8 = 0x10;
-/// Rounds of a case. The first finds caches of the kernel (slabs, page pools, translated blocks) empty, and is not used.
-pub(super) const ROUNDS: usize = 2;
+/// Rounds of a case. The first finds caches of the kernel (slabs, page pools) and of QEMU empty, and is not used.
+pub(super) const ROUNDS: usize = 6;
 
-/// Packets of the short and the long call of a case, for `packets` between them. pktgen's packets cost ten times as much to make,
-/// so it sends a fifth.
+/// Packets of the short and the long call of a case, for `packets` between them over a veth. Paths that cost less get more, and
+/// those that cost more get fewer: with [`KernelsPlan::PACKETS`](super::KernelsPlan::PACKETS) every call takes 1 to 3 million
+/// instructions, so that it can end before the next timer interrupt, 4 million after the last (`CONFIG_HZ=250`).
 pub(super) fn sizes(case: CaseName, packets: u64) -> [u64; 2] {
-    let packets = if case.needs_pktgen() { packets / 5 } else { packets }.max(1);
-    [packets / 5, packets / 5 + packets]
+    let packets = match case {
+        CaseName::ProgramAlone => packets * 8,
+        CaseName::LiveDrop => packets * 2,
+        CaseName::VethRedirect | CaseName::DevmapEgress | CaseName::VethTx => packets,
+        CaseName::Generic => packets / 4,
+        CaseName::Pktgen => packets / 8,
+        CaseName::MultiBuffer => packets / 16,
+    };
+    [packets / 4, packets / 4 + packets]
 }
 
 /// What is counted: a number of packets on one path.
@@ -122,13 +130,44 @@ pub struct Round {
     pub long: Call,
 }
 
-impl Round {
-    /// Instructions and packets that the long call has beyond the short one; `None` where that makes no sense.
-    #[must_use]
-    pub fn marginal(&self) -> Option<(u64, u64)> {
-        let instructions = self.long.instructions.checked_sub(self.short.instructions)?;
-        let packets = self.long.packets.checked_sub(self.short.packets).filter(|packets| *packets > 0)?;
-        Some((instructions, packets))
+/// The calls of a case that count: of each size the one that took least. The same work is done each time, and what comes between
+/// (timer interrupts with what they entail) only adds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Least {
+    /// In which rounds the short and the long call are.
+    pub(super) rounds: [usize; 2],
+    /// The long call.
+    pub(super) long: Call,
+    /// Instructions and packets that the long call has beyond the short one.
+    pub(super) instructions: u64,
+    pub(super) packets: u64,
+    /// How many instructions more the second best calls took, short and long together: what differs between rounds of the same
+    /// work.
+    pub(super) spread: u64,
+}
+
+impl Least {
+    /// Among all rounds but the first.
+    ///
+    /// # Errors
+    /// There are too few, or the long call does not take more than the short one.
+    pub(super) fn of(rounds: &[Round]) -> Result<Self, &'static str> {
+        let [short, long] =
+            [(|round: &Round| round.short) as fn(&Round) -> Call, |round: &Round| round.long].map(|of| {
+                let mut calls: Vec<(usize, Call)> = rounds.iter().map(of).enumerate().skip(1).collect();
+                calls.sort_by_key(|(_, call)| call.instructions);
+                calls
+            });
+        let ([(first, short), next_short, ..], [(second, long), next_long, ..]) = (&short[..], &long[..]) else {
+            return Err("the guest counted too few rounds");
+        };
+        let difference = |less: u64, more: u64| more.checked_sub(less).filter(|difference| *difference > 0);
+        let packets = difference(short.packets, long.packets);
+        let (Some(packets), Some(instructions)) = (packets, difference(short.instructions, long.instructions)) else {
+            return Err("the long call took no more than the short one");
+        };
+        let spread = next_short.1.instructions - short.instructions + next_long.1.instructions - long.instructions;
+        Ok(Self { rounds: [*first, *second], long: *long, instructions, packets, spread })
     }
 }
 
@@ -171,4 +210,41 @@ pub(super) enum Line {
     Failed(String),
     /// The last line of all.
     Done,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(short: u64, long: u64) -> Round {
+        let call =
+            |packets, instructions| Call { packets, instructions, ksoftirqd: 0, kernel_ns: None, timer_interrupts: 0 };
+        Round { short: call(100, short), long: call(500, long) }
+    }
+
+    #[test]
+    fn of_each_size_the_call_that_took_least_counts_but_none_of_the_first_round() {
+        let rounds = [round(1, 2), round(70_100, 354_000), round(70_000, 350_000), round(75_000, 350_040)];
+        let least = Least::of(&rounds).unwrap();
+        assert_eq!((least.rounds, least.instructions, least.packets), ([2, 2], 280_000, 400));
+        assert_eq!(least.spread, 100 + 40);
+        let apart = Least::of(&[round(0, 0), round(70_000, 354_000), round(75_000, 350_000)]).unwrap();
+        assert_eq!((apart.rounds, apart.instructions, apart.spread), ([1, 2], 280_000, 9_000));
+    }
+
+    #[test]
+    fn too_few_rounds_and_a_long_call_that_took_no_more_give_no_number() {
+        assert_eq!(Least::of(&[]), Err("the guest counted too few rounds"));
+        assert_eq!(Least::of(&[round(1, 2), round(1, 2)]), Err("the guest counted too few rounds"));
+        assert!(Least::of(&[round(1, 2), round(5, 5), round(6, 6)]).is_err());
+    }
+
+    #[test]
+    fn costly_paths_get_fewer_packets_and_every_call_some() {
+        assert_eq!(sizes(CaseName::VethRedirect, 2048), [512, 2560]);
+        for case in CaseName::ALL {
+            let [short, long] = sizes(case, 256);
+            assert!(0 < short && short < long, "{case}");
+        }
+    }
 }

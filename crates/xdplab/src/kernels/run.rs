@@ -13,7 +13,7 @@ use super::initramfs::Initramfs;
 use super::instrument::{GuestBinary, Instrument, Qemu};
 use super::machine::{Finished, Machine, Outcome};
 use super::profile::{self, Profile, Symbols};
-use super::protocol::{CaseName, CheckName, GuestPlan, Job, Line, MODULES, PLAN, ROUNDS, Round};
+use super::protocol::{CaseName, CheckName, GuestPlan, Job, Least, Line, MODULES, PLAN, ROUNDS, Round, sizes};
 use super::source::{Image, KernelSource};
 use crate::error::{Error, Result};
 use crate::host::Environment;
@@ -32,7 +32,7 @@ pub struct KernelsPlan {
     pub cases: Vec<CaseName>,
     /// What to see working, in a boot of its own.
     pub checks: Vec<CheckName>,
-    /// Packets of each case's difference between the long and the short call; pktgen sends a fifth of them.
+    /// Packets that the long call has beyond the short one, over a veth; other cases have more or fewer.
     pub packets: u64,
     /// Boots of each kernel in which the cases are counted.
     pub boots: u16,
@@ -59,8 +59,8 @@ impl KernelsPlan {
         }
     }
 
-    /// A timer interrupt more or less, some 3000 instructions, is then less than 0.1 instructions per packet.
-    pub const PACKETS: u64 = 50_000;
+    /// So many that every call can end before the next timer interrupt.
+    pub const PACKETS: u64 = 2048;
 }
 
 impl Default for KernelsPlan {
@@ -115,7 +115,7 @@ pub struct Boot {
 pub struct CountedCase {
     /// Which.
     pub case: CaseName,
-    /// Its rounds in order; the last one counts.
+    /// Its rounds in order. The first does not count; of the others the calls that took least do.
     pub rounds: Reading<Vec<Round>>,
     /// By function.
     pub profile: Reading<Profile>,
@@ -145,9 +145,6 @@ pub fn measure(
     progress: &mut dyn Progress,
     stop: &AtomicBool,
 ) -> Result<KernelsCase> {
-    if plan.plugin.is_some() {
-        qemu.require_tested_plugins()?;
-    }
     let prepared: Vec<Prepared<'_>> =
         kernels.iter().map(|kernel| Prepared::new(plan, kernel, guest)).collect::<Result<_>>()?;
     let tasks: Vec<Task<'_>> = prepared.iter().flat_map(|kernel| kernel.tasks(plan)).collect();
@@ -158,7 +155,7 @@ pub fn measure(
         qemu: qemu.version.clone(),
         cpu: qemu.cpu().into(),
         guest_sha256: guest.sha256.clone(),
-        packets: super::protocol::sizes(CaseName::LiveDrop, plan.packets),
+        packets: sizes(CaseName::VethRedirect, plan.packets),
     };
     let comparisons = compare::compare_kernels(&plan.cases, &kernels);
     Ok(KernelsCase { plan: plan.clone(), instrument, kernels, comparisons })
@@ -288,15 +285,16 @@ impl Profiles {
         }
     }
 
-    /// The profile of the next case that was counted: of its last round.
+    /// The profile of the next case that was counted: of the calls that count.
     fn next(&mut self, rounds: &[Round]) -> std::result::Result<Profile, String> {
         match self {
             Self::None { why } => Err(why.clone()),
             Self::Sections { sections, symbols } => {
                 let of_case: Vec<_> = sections.by_ref().take(2 * ROUNDS).collect();
-                let [.., short, long] = of_case.as_slice() else { return Err("the profile is not whole".into()) };
-                let (_, packets) = rounds.last().and_then(Round::marginal).ok_or("the case was not counted")?;
-                Ok(Profile::between(short, long, symbols, packets))
+                let least = Least::of(rounds)?;
+                let [short, long] = [2 * least.rounds[0], 2 * least.rounds[1] + 1].map(|call| of_case.get(call));
+                let (short, long) = short.zip(long).ok_or("the profile is not whole")?;
+                Ok(Profile::between(short, long, symbols, least.packets))
             }
         }
     }

@@ -10,6 +10,10 @@ use crate::packet::{ETHERNET_HEADER_LEN, MIN_L2_LEN, Vlan};
 use crate::sys::sched::set_fifo_of;
 use crate::topology::Port;
 
+/// How often pktgen is looked at. Its thread pays for the timer that ends the sleep, so the sleep is longer than a call of any case;
+/// where instructions are counted, idle time passes at once.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// Has ksoftirqd run as soon as it is woken. Kernels before 6.2 leave all softirqs to it from then on (`ksoftirqd_running`,
 /// kernel/softirq.c), and pktgen would go on sending into a ring that nobody empties.
 pub(super) fn prepare() -> Result<()> {
@@ -41,7 +45,7 @@ pub(super) fn send(port: &Port, peer: &Port, mtu: Option<u32>, packets: u64) -> 
     })?;
     pktgen.start()?;
     while pktgen.is_running() {
-        sleep(Duration::from_millis(1));
+        sleep(LOOK_EVERY);
     }
     let (sent, errors) =
         pktgen.results()?.iter().fold((0, 0), |(sent, errors), result| (sent + result.packets, errors + result.errors));
