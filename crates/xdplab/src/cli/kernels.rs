@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
+use std::time::Instant;
 
 use clap::{Args, Subcommand, ValueEnum};
 use serde_json::json;
@@ -55,8 +56,8 @@ struct Count {
     /// What depends on the scheduler, and is only seen to work; all if neither case nor check is given
     #[arg(long = "check", value_enum, value_name = "CHECK", value_delimiter = ',')]
     checks: Vec<CheckName>,
-    /// Packets counted of each case; pktgen sends a fifth of them
-    #[arg(long, value_name = "N", default_value_t = KernelsPlan::PACKETS, value_parser = clap::value_parser!(u64).range(1000..=100_000_000))]
+    /// Packets counted over a veth; other cases have more or fewer. With many more than the default, timer interrupts are counted too
+    #[arg(long, value_name = "N", default_value_t = KernelsPlan::PACKETS, value_parser = clap::value_parser!(u64).range(256..=100_000_000))]
     packets: u64,
     /// Boots of each kernel, which must agree to the instruction
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=100))]
@@ -153,7 +154,7 @@ pub(crate) fn run(options: &Options) -> Result<Ending> {
         Some(Command::Exec(exec)) => run_exec(exec, &stop),
         None => {
             let given: Vec<&str> = options.baseline.iter().chain(&options.candidate).map(String::as_str).collect();
-            compare(&given, &options.count, &stop)
+            compare(&given, &options.count, &Means::of(&options.count)?, &stop)
         }
     }
 }
@@ -166,18 +167,29 @@ pub(crate) fn guest() -> Result<Ending> {
     return Err(Error::unsupported("run as a guest", "guests are x86-64"));
 }
 
-fn compare(given: &[&str], count: &Count, stop: &AtomicBool) -> Result<Ending> {
-    let plan = plan(count)?;
-    let guest = GuestBinary::open(count.guest.as_deref())?;
-    let qemu = Qemu::find()?;
+/// What every comparison takes beside its kernels.
+struct Means {
+    plan: KernelsPlan,
+    guest: GuestBinary,
+    qemu: Qemu,
+}
+
+impl Means {
+    fn of(count: &Count) -> Result<Self> {
+        let means = Self { plan: plan(count)?, guest: GuestBinary::open(count.guest.as_deref())?, qemu: Qemu::find()? };
+        if means.plan.plugin.is_some() {
+            means.qemu.require_tested_plugins()?;
+        }
+        Ok(means)
+    }
+}
+
+fn compare(given: &[&str], count: &Count, means: &Means, stop: &AtomicBool) -> Result<Ending> {
     let kernels: Vec<KernelSource> = given.iter().map(|kernel| KernelSource::open(kernel)).collect::<Result<_>>()?;
-    let path = match &count.record {
-        Some(path) => path.clone(),
-        None => record::default_path("kernels")?,
-    };
+    let path = count.record.clone().map_or_else(|| record::default_path("kernels"), Ok)?;
     let mut record = Record::begin(Environment::read(), std::env::args().collect());
     let mut progress = ProgressLine::new();
-    let case = measure(&plan, &qemu, &guest, &kernels, &mut progress, stop)?;
+    let case = measure(&means.plan, &means.qemu, &means.guest, &kernels, &mut progress, stop)?;
     drop(progress);
     tell(&case, count.json)?;
     let ending = ending(&case, &count.fail_on);
@@ -242,8 +254,9 @@ fn ending(case: &KernelsCase, fail_on: &[FailOn]) -> Result<Ending> {
     for kernel in &case.kernels {
         let boots = kernel.boots.iter().map(|boot| &boot.outcome);
         let checks = kernel.checks.iter().map(|checks| &checks.outcome);
-        if let Some(fault) = boots.chain(checks).find_map(|outcome| outcome.fault()) {
-            return Err(Error::invalid(format!("run the guest {}", kernel.image.release), fault));
+        if let Some((fault, outcome)) = boots.chain(checks).find_map(|outcome| Some((outcome.fault()?, outcome))) {
+            let error = Error::invalid(format!("run the guest {}", kernel.image.release), fault);
+            return Err(error.with_log(outcome.console().join("\n")));
         }
     }
     let has = |changes: &[Change]| case.comparisons.iter().any(|row| changes.contains(&row.change));
@@ -274,15 +287,26 @@ fn run_build(build: &Build, stop: &AtomicBool) -> Result<Ending> {
     let jobs =
         build.count.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, usize::from), usize::from);
     let tree = KernelBuild { source: build.source.clone(), output, jobs };
-    output::note(&format!("building {} in {}", tree.source.display(), tree.output.display()));
-    let baseline = tree.baseline()?.display().to_string();
+    tree.check(build.patch.as_deref())?;
     let Some(patch) = &build.patch else {
-        output::text(&format!("{baseline}\n"))?;
+        let image = tell_time("the kernel", || tree.baseline(stop))?;
+        output::text(&format!("{}\n", image.display()))?;
         return Ok(Ending::Done);
     };
-    output::note(&format!("building with {}", patch.display()));
-    let candidate = tree.patched(patch)?.display().to_string();
-    compare(&[&baseline, &candidate], &build.count, stop)
+    // What is missing is told before the build, which takes long.
+    let means = Means::of(&build.count)?;
+    let baseline = tell_time("the baseline", || tree.baseline(stop))?.display().to_string();
+    let candidate = tell_time("the candidate", || tree.patched(patch, stop))?.display().to_string();
+    compare(&[&baseline, &candidate], &build.count, &means, stop)
+}
+
+/// Notes that something is built, and how long that took.
+fn tell_time(what: &str, build: impl FnOnce() -> Result<PathBuf>) -> Result<PathBuf> {
+    output::note(&format!("building {what}"));
+    let begin = Instant::now();
+    let image = build()?;
+    output::note(&format!("built {what} in {:.0} s: {}", begin.elapsed().as_secs_f64(), image.display()));
+    Ok(image)
 }
 
 fn run_exec(exec: &Exec, stop: &AtomicBool) -> Result<Ending> {

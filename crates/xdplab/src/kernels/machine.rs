@@ -2,25 +2,18 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::sleep;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use super::instrument::Qemu;
 use super::protocol::{EXIT_PORT, EXIT_VALUE, Line};
 use crate::error::{Error, Result};
-use crate::sys::child;
+use crate::sys::child::{Running, Waited};
 
-/// How often the running QEMU is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// How long it has to end after SIGTERM before it gets SIGKILL.
-const GRACE: Duration = Duration::from_secs(2);
 /// Lines of the console that are kept of a guest that failed, and how many of them come before the first trace of a crash.
 const CONSOLE_LINES: usize = 25;
 const LINES_BEFORE: usize = 8;
@@ -138,20 +131,11 @@ impl Machine<'_> {
         let stderr = File::create(&files.stderr).map_err(|error| Error::io(what(), "open", &error))?;
         let mut command = Command::new(&self.qemu.program);
         command.args(self.arguments(files)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
-        child::dies_with_this_thread(&mut command);
-        let mut running = Running(command.spawn().map_err(|error| Error::io(what(), "execve", &error))?);
-        let deadline = Instant::now() + self.timeout;
-        loop {
-            if let Some(status) = running.0.try_wait().map_err(|error| Error::io(what(), "wait4", &error))? {
-                return Ok(Some(status));
-            }
-            if stop.load(Ordering::Relaxed) {
-                return Err(Error::interrupted("running a guest"));
-            }
-            if Instant::now() > deadline {
-                return Ok(None);
-            }
-            sleep(LOOK_EVERY);
+        let mut running = Running::start(&mut command).map_err(|error| Error::io(what(), "execve", &error))?;
+        match running.wait(self.timeout, stop).map_err(|error| Error::io(what(), "wait4", &error))? {
+            Waited::Ended(status) => Ok(Some(status)),
+            Waited::TimeIsOver => Ok(None),
+            Waited::Stopped => Err(Error::interrupted("running a guest")),
         }
     }
 
@@ -222,27 +206,6 @@ impl Files {
     fn of(folder: &TempDir) -> Self {
         let file = |name| folder.path().join(name);
         Self { console: file("console"), result: file("result"), stderr: file("stderr"), profile: file("profile") }
-    }
-}
-
-/// A QEMU that does not outlive its owner: it is asked to end, then killed, and reaped.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let over = |child: &mut Child| !matches!(child.try_wait(), Ok(None));
-        if over(&mut self.0) {
-            return;
-        }
-        // A child that has not been waited for keeps its number, so the signal reaches nobody else.
-        let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap_or(i32::MAX));
-        kill(pid, Signal::SIGTERM).unwrap_or_default();
-        let deadline = Instant::now() + GRACE;
-        while !over(&mut self.0) && Instant::now() < deadline {
-            sleep(LOOK_EVERY);
-        }
-        // It may have ended by now.
-        drop((self.0.kill(), self.0.wait()));
     }
 }
 

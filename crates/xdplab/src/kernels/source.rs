@@ -12,13 +12,17 @@ use super::package;
 use crate::error::{Error, Result};
 
 /// Options that a kernel must have built in to boot, find its root in memory, and be heard.
-const NEEDED: [(&str, &str); 9] = [
+const NEEDED: [(&str, &str); 13] = [
     ("CONFIG_64BIT", "the guest's program is for x86-64"),
     ("CONFIG_BINFMT_ELF", "the guest's program is ELF"),
     ("CONFIG_BLK_DEV_INITRD", "the guest's root is an initramfs"),
     ("CONFIG_DEVTMPFS", "the guest finds its serial port in /dev"),
     ("CONFIG_SERIAL_8250_CONSOLE", "the guest is heard through a serial port"),
     ("CONFIG_PROC_FS", "CPU time and settings are read from /proc"),
+    ("CONFIG_SYSFS", "links are read from /sys"),
+    ("CONFIG_TMPFS", "the guest has a /tmp"),
+    ("CONFIG_FUTEX", "threads of the guest's program wait for each other"),
+    ("CONFIG_ETHTOOL_NETLINK", "offloads of the lab are set"),
     ("CONFIG_NET_NS", "the lab is made of network namespaces"),
     ("CONFIG_INET", "the lab has addresses"),
     ("CONFIG_BPF_SYSCALL", "XDP programs are loaded"),
@@ -258,7 +262,8 @@ pub(super) mod tests {
     }
 
     const CONFIG: &str = "CONFIG_64BIT=y\nCONFIG_BINFMT_ELF=y\nCONFIG_BLK_DEV_INITRD=y\nCONFIG_DEVTMPFS=y\n\
-        CONFIG_SERIAL_8250_CONSOLE=y\nCONFIG_PROC_FS=y\nCONFIG_NET_NS=y\nCONFIG_INET=y\nCONFIG_BPF_SYSCALL=y\n\
+        CONFIG_SERIAL_8250_CONSOLE=y\nCONFIG_PROC_FS=y\nCONFIG_SYSFS=y\nCONFIG_TMPFS=y\n\
+        CONFIG_FUTEX=y\nCONFIG_ETHTOOL_NETLINK=y\nCONFIG_NET_NS=y\nCONFIG_INET=y\nCONFIG_BPF_SYSCALL=y\n\
         CONFIG_VETH=m\n# CONFIG_NET_PKTGEN is not set\n";
 
     fn package(config: &str) -> TempDir {
