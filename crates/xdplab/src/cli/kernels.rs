@@ -14,7 +14,7 @@ use crate::host::Environment;
 use crate::kernels::build::KernelBuild;
 use crate::kernels::compare::Change;
 use crate::kernels::{
-    CaseName, CheckName, Execution, GuestBinary, KernelSource, KernelsCase, KernelsPlan, Qemu, execute, measure,
+    CaseName, CheckName, Execution, GuestBinary, KernelSource, KernelsCase, KernelsPlan, Qemu, UNIT, execute, measure,
 };
 use crate::record::{self, Record};
 use crate::report;
@@ -238,7 +238,7 @@ fn tell(case: &KernelsCase, as_json: bool) -> Result<()> {
     for comparison in &case.comparisons {
         let object = json!({
             "schema": "xdplab.kernels/1",
-            "unit": "guest instructions per packet (TCG)",
+            "unit": UNIT,
             "instrument": case.instrument,
             "baseline": case.kernels[0].image,
             "candidate": case.kernels[comparison.candidate].image,

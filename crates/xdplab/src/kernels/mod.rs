@@ -27,7 +27,7 @@ pub const UNIT: &str = "guest instructions per packet (TCG)";
 
 pub use instrument::{GuestBinary, Instrument, Qemu};
 pub use machine::Outcome;
-pub use profile::{Function, Part, Profile, changes};
+pub use profile::{Change as FunctionChange, Function, Part, Profile, changes};
 pub use protocol::{Call, CaseName, CheckName, Round};
 pub use run::{Boot, Checks, CountedCase, Execution, KernelRuns, KernelsCase, KernelsPlan, execute, measure};
 pub use source::{Image, KernelSource};

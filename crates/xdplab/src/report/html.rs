@@ -165,6 +165,11 @@ fn chart(chart: &Chart) -> Markup {
             html! { (legend(plot)) (svg::time_line(plot)) },
         ),
         Chart::Accounts(accounts) => self::accounts(accounts),
+        Chart::Functions(functions) => figure(
+            "A packet by function",
+            "Guest instructions per packet. The functions of each side are in the same order; point at one for its figures.",
+            html! { (parts()) (svg::functions(functions)) },
+        ),
     }
 }
 
@@ -178,6 +183,18 @@ fn legend(plot: &TimeLine) -> Markup {
             @for line in &plot.lines { li { span class=(format!("key {}", svg::series(line.color))) {} (line.name) } }
         }
     }
+}
+
+/// What the colours of functions mean.
+fn parts() -> Markup {
+    const PARTS: [(&str, &str); 5] = [
+        ("kernel", "kernel"),
+        ("bpf", "BPF programs"),
+        ("harness", "harness: what sends and measures"),
+        ("bad", "more with the candidate"),
+        ("good", "fewer with the candidate"),
+    ];
+    html! { ul .legend { @for (class, meaning) in PARTS { li { span class=(format!("key area {class}")) {} (meaning) } } } }
 }
 
 fn accounts(accounts: &Accounts) -> Markup {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use maud::{Markup, html};
 
-use super::view::{Differences, Distribution, Histogram, Line, Spread, TimeLine};
+use super::view::{Differences, Distribution, FunctionShare, Functions, Histogram, Line, Spread, TimeLine};
 use crate::stats::percentile;
 
 /// Units of all drawings' width; the page shows about one unit a pixel.
@@ -248,6 +248,68 @@ fn path(line: &Line, x: &Scale, y: &Scale) -> String {
         write!(path, "{command}{:.1} {:.1}", x.at(*time), y.at(*ns)).unwrap_or_default();
     }
     path
+}
+
+/// A bar for each kernel, cut into functions.
+pub(super) fn functions(plot: &Functions) -> Markup {
+    const HEIGHT: f64 = 40.0;
+    const ROW: f64 = 54.0;
+    const TOP: f64 = 6.0;
+    let scale = Scale::new(0.0, plot.totals[0].max(plot.totals[1]), LEFT, WIDTH - 90.0);
+    let bottom_y = TOP + 2.0 * ROW;
+    let bar = |side: usize| {
+        let y = TOP + ROW * side as f64;
+        let mut from = 0.0;
+        let places = plot.shares.iter().map(|share| {
+            let begin = from;
+            from += share.instructions[side].max(0.0);
+            (share, scale.at(begin), scale.at(from))
+        });
+        let places: Vec<_> = places.filter(|(_, begin, end)| end - begin >= 0.05).collect();
+        html! {
+            text .name x=(LEFT - 12.0) y=(number(y + HEIGHT / 2.0 - 3.0)) { (["baseline", "candidate"][side]) }
+            text .name.faint x=(LEFT - 12.0) y=(number(y + HEIGHT / 2.0 + 13.0)) {
+                title { (plot.sides[side]) } (short(&plot.sides[side]))
+            }
+            @for (share, begin, end) in &places { (function(share, *begin, *end, y, HEIGHT)) }
+            text .figure x=(number(scale.at(plot.totals[side]) + 10.0)) y=(number(y + HEIGHT / 2.0 + 4.0)) {
+                (format!("{:.2}", plot.totals[side]))
+            }
+        }
+    };
+    drawing(
+        bottom_y + 40.0,
+        "instructions of a packet by function",
+        html! { (bottom(&scale, TOP, bottom_y, "guest instructions per packet (TCG)")) (bar(0)) (bar(1)) },
+    )
+}
+
+fn function(share: &FunctionShare, begin: f64, end: f64, y: f64, height: f64) -> Markup {
+    /// The least change that is given a colour, in instructions per packet.
+    const CHANGE: f64 = 0.5;
+    /// About the width of a character.
+    const CHARACTER: f64 = 6.6;
+    let [before, after] = share.instructions;
+    let class = match (after - before, share.part) {
+        (delta, "kernel" | "BPF program") if delta >= CHANGE => "bad",
+        (delta, "kernel" | "BPF program") if delta <= -CHANGE => "good",
+        (_, "BPF program") => "bpf",
+        (_, part) => part,
+    };
+    let said = format!("{}: {before:.2} -> {after:.2} ({:+.2}), {}", share.name, after - before, share.part);
+    let room = ((end - begin - 8.0) / CHARACTER).max(0.0) as usize;
+    let name = match share.name.chars().count() {
+        length if length <= room => share.name.clone(),
+        _ if room >= 4 => share.name.chars().take(room - 1).chain(['…']).collect(),
+        _ => String::new(),
+    };
+    html! {
+        g class=(format!("function {class}")) {
+            title { (said) }
+            rect x=(number(begin)) width=(number(end - begin)) y=(number(y)) height=(number(height)) {}
+            @if !name.is_empty() { text x=(number(begin + 4.0)) y=(number(y + height / 2.0 + 4.0)) { (name) } }
+        }
+    }
 }
 
 /// Shares of a whole, from left to right, and what is missing of it.

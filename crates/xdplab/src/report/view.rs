@@ -4,7 +4,7 @@ mod case;
 mod charts;
 mod counted;
 mod imported;
-mod kernels;
+pub(super) mod kernels;
 mod live;
 mod pool;
 mod rates;
@@ -15,7 +15,10 @@ mod stream;
 use serde::Serialize;
 
 pub(super) use case::{difference, verdict, why_inconclusive};
-pub use charts::{Accounts, Chart, Differences, Distribution, Histogram, Line, Range, Spread, Strip, TimeLine};
+pub use charts::{
+    Accounts, Chart, Differences, Distribution, FunctionShare, Functions, Histogram, Line, Range, Spread, Strip,
+    TimeLine,
+};
 pub(super) use imported::{cost_table as imported_table, origin, without_cost};
 pub(super) use pool::notes as pool_notes;
 pub(super) use scenario::{last as last_case, open_guards};

@@ -28,6 +28,8 @@ pub enum Chart {
     TimeLine(TimeLine),
     /// Where things went.
     Accounts(Accounts),
+    /// Instructions by function.
+    Functions(Functions),
 }
 
 /// Differences from the baseline, in ns per packet, against what counts as one.
@@ -133,6 +135,28 @@ pub struct Accounts {
     pub title: &'static str,
     /// Each stage.
     pub accounts: Vec<Reading<Account>>,
+}
+
+/// Guest instructions of a packet by function, with two kernels.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Functions {
+    /// The releases of baseline and candidate.
+    pub sides: [String; 2],
+    /// Instructions per packet in all.
+    pub totals: [f64; 2],
+    /// Every function, part by part, the largest first. Small ones are one at the end of their part.
+    pub shares: Vec<FunctionShare>,
+}
+
+/// A function's share of a packet's guest instructions.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FunctionShare {
+    /// Its name.
+    pub name: String,
+    /// Whose it is: `kernel`, `BPF program` or `harness`.
+    pub part: &'static str,
+    /// Instructions per packet with baseline and candidate.
+    pub instructions: [f64; 2],
 }
 
 impl Spread {

@@ -1,8 +1,7 @@
 //! What a scenario counted of one kernel in guests.
 
-use super::super::kernels::how;
 use super::super::table::{Cell, Column, Table};
-use super::kernels::verdict;
+use super::kernels::{how, verdict, why_not};
 use super::{Finding, Kind, plain};
 use crate::error::Result;
 use crate::kernels::compare::{Comparison, Cost, compare_across, cost};
@@ -11,7 +10,7 @@ use crate::kernels::{CaseName, KernelsCase};
 /// With the first kernel of its axis as baseline, where that is there and not this one.
 pub(super) fn finding(case: &KernelsCase, is_baseline: bool, baseline: Option<&KernelsCase>) -> Finding {
     let release = |case: &KernelsCase| plain(&case.kernels[0].image.release);
-    let mut notes: Vec<String> = costs(case).filter_map(|(name, cost)| why_not(name, &cost)).collect();
+    let mut notes: Vec<String> = costs(case).filter_map(|(name, cost)| why_not(&format!("{name}:"), &cost)).collect();
     let compared = match baseline.map(|baseline| compared(baseline, case)) {
         Some(Ok(rows)) => rows,
         Some(Err(error)) => {
@@ -43,7 +42,7 @@ pub(super) fn finding(case: &KernelsCase, is_baseline: bool, baseline: Option<&K
     Finding {
         kind: Kind::Kernels,
         title: format!("{}{against} in guests", release(case)),
-        set_up: how(&case.instrument, case.plan.boots).lines().filter(|line| !line.is_empty()).map(plain).collect(),
+        set_up: how(&case.instrument, case.plan.boots),
         table: Table { columns, rows: costs(case).map(row).collect() },
         notes,
         guards: Vec::new(),
@@ -60,17 +59,4 @@ fn compared(baseline: &KernelsCase, candidate: &KernelsCase) -> Result<Vec<Compa
 /// What each case takes.
 fn costs(case: &KernelsCase) -> impl Iterator<Item = (CaseName, Cost)> {
     case.plan.cases.iter().map(|name| (*name, cost(&case.kernels[0], *name)))
-}
-
-/// Why a case has no number.
-fn why_not(name: CaseName, cost: &Cost) -> Option<String> {
-    match cost {
-        Cost::Exact { .. } => None,
-        Cost::NotAvailable { why } => Some(plain(&format!("{name}: not available: {why}"))),
-        Cost::NotDeterministic { boots } => {
-            let boots = boots.iter().map(|(instructions, packets)| format!("{instructions}/{packets}"));
-            let boots = boots.collect::<Vec<_>>().join(", ");
-            Some(format!("{name}: not deterministic: its boots took {boots} instructions/packets"))
-        }
-    }
 }
