@@ -30,6 +30,12 @@ fn main() -> ExitCode {
             drawn(chromium, "settings", true);
         }),
         test("a_scenario_is_drawn_and_readable_in_light", &chromium, |chromium| drawn(chromium, "scenario", false)),
+        test("kernels_by_function_are_drawn_and_readable_in_light", &chromium, |chromium| {
+            drawn(chromium, "kernels", false);
+        }),
+        test("kernels_by_function_are_drawn_and_readable_in_dark", &chromium, |chromium| {
+            drawn(chromium, "kernels", true)
+        }),
         test("a_live_command_is_drawn_and_readable_in_light", &chromium, |chromium| drawn(chromium, "live", false)),
         test("imported_results_are_readable_in_light", &chromium, |chromium| drawn(chromium, "imported", false)),
         test("pictures_of_light_and_dark_are_not_empty_and_differ", &chromium, pictures),

@@ -9,8 +9,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// Real runs of seconds, cut down: programs compared, settings compared, a scenario, a live command, and imported results.
-const RECORDS: [&str; 5] = ["programs", "settings", "scenario", "live", "imported"];
+/// Real runs, cut down: programs compared, settings compared, a scenario, kernels compared, a live command, and imported results.
+const RECORDS: [&str; 6] = ["programs", "settings", "scenario", "kernels", "live", "imported"];
 const FORMATS: [&str; 6] = ["text", "mail", "markdown", "html", "csv", "json"];
 
 fn folder() -> PathBuf {
