@@ -109,6 +109,13 @@ impl Error {
         self
     }
 
+    /// Leaves out what [`with_log`](Self::with_log) added, where it was told already.
+    #[must_use]
+    pub fn without_log(mut self) -> Self {
+        self.log = None;
+        self
+    }
+
     /// Says anew what was tried and on what, where the caller knows more.
     #[must_use]
     pub fn concerning(mut self, what: impl Into<String>) -> Self {

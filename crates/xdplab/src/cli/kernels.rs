@@ -319,7 +319,11 @@ fn run_exec(exec: &Exec, stop: &AtomicBool) -> Result<Ending> {
         timeout_s: exec.timeout,
     };
     let kernel = KernelSource::open(&exec.kernel)?;
-    let (lines, status) = execute(&execution, &Qemu::find()?, &guest, &kernel, stop)?;
+    let (lines, status) = execute(&execution, &Qemu::find()?, &guest, &kernel, stop).map_err(|error| {
+        // What the program printed, and the end of the console.
+        output::log(&error);
+        error.without_log()
+    })?;
     output::text(&lines.into_iter().map(|line| line + "\n").collect::<String>())?;
     Ok(if status == 0 { Ending::Done } else { Ending::Status(status) })
 }

@@ -403,7 +403,8 @@ pub struct Execution {
 /// Runs a program in a guest, without instruction counting; gives what it printed and its exit status.
 ///
 /// # Errors
-/// The guest could not be booted, or it failed; or the program ended by a signal.
+/// The guest could not be booted; or it failed, with what was printed and the end of the console as the error's log; or the program
+/// ended by a signal.
 pub fn execute(
     execution: &Execution,
     qemu: &Qemu,
@@ -446,7 +447,7 @@ pub fn execute(
         (None, None) => Err(Error::invalid(what(), "the guest did not say how it ended")),
         (Some(fault), _) => {
             output.extend_from_slice(finished.outcome.console());
-            Err(Error::invalid(what(), fault).with_log(output.join("\n")).remedy("-v shows what it printed"))
+            Err(Error::invalid(what(), fault).with_log(output.join("\n")))
         }
     }
 }

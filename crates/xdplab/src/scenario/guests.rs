@@ -458,9 +458,9 @@ mod tests {
         assert_eq!(deltas(&other), [Some(1.0), Some(1.0), Some(0.0), Some(0.0)]);
         insta::assert_snapshot!(report::recounted_text(&rerun::recounted(&before, &other)[..1]), @"
         kernels kernel=null: null, the same image: guest instructions per packet (TCG)
-         case       baseline  candidate      Δ  verdict
-         live-drop    616.00     617.00  +1.00  more
-         pktgen       616.00     617.00  +1.00  more
+         case       baseline  candidate      Δ     ±  verdict
+         live-drop    616.00     617.00  +1.00  0.00  more
+         pktgen       616.00     617.00  +1.00  0.00  more
         ");
     }
 }

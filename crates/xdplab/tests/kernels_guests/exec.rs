@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::lab::{Lab, ended, lines};
 
 fn exec(lab: &Lab, release: &str) -> std::process::Output {
-    let mut exec = lab.xdplab(&["exec", "-v", "--timeout", "20", "--guest"]);
+    let mut exec = lab.xdplab(&["exec", "--timeout", "20", "--guest"]);
     exec.arg(lab.path("guest")).arg(lab.path(release)).args(["--", "/init", "doctor"]).output().unwrap()
 }
 
