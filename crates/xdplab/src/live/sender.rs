@@ -37,8 +37,8 @@ pub(super) const ALONE: Duration = Duration::from_millis(300);
 pub(super) const INTERRUPTED: &str = "a signal ended the command before";
 /// A rate within this share of the one asked for was kept.
 const KEPT_WITHIN: f64 = 0.001;
-/// A thread that sends may have to wait for its CPU so long, in seconds.
-pub(super) const HAS_RUN_WITHIN: f64 = 0.9;
+/// A thread that sends may have to wait for its CPU so long.
+pub(super) const HAS_RUN_WITHIN: Duration = Duration::from_secs(3);
 /// From this share of its time on a thread counts as busy.
 pub(super) const BUSY: f64 = 0.95;
 
@@ -82,6 +82,8 @@ pub struct LiveSender {
     generator: Option<LiveFrames>,
     costs: Vec<Reading<CpuCost>>,
     begun: Instant,
+    /// The end of the last interval in which packets were sent.
+    sent_at: Instant,
     first: Option<Counters>,
     trial: Reading<String>,
     alone: Option<Alone>,
@@ -127,6 +129,7 @@ impl LiveSender {
             generator: None,
             costs: Vec::new(),
             begun: Instant::now(),
+            sent_at: Instant::now(),
             first: None,
             trial: Reading::not_available("the packets are counted, and none is sent besides"),
             alone: None,
@@ -452,17 +455,20 @@ impl Source for LiveSender {
     fn judge(&mut self, interval: &Interval) -> Result<()> {
         let expected = self.pace.map_or(f64::MAX, |pace| pace.pps * interval.period_s / f64::from(pace.burst));
         let too_short = interval.partial && interval.period_s < 0.1;
+        let own = interval.sent.as_ref().map_or(0, |sent| sent.packets);
+        if own > 0 {
+            self.sent_at = Instant::now();
+        }
         if self.spec.keep_going || too_short || expected < 3.0 {
             return Ok(());
         }
-        let own = interval.sent.as_ref().map_or(0, |sent| sent.packets);
         let given = interval.xmit.as_ref().and_then(Reading::known).map_or(own, |xmit| xmit.total.sent);
         if own > 0 && given > 0 {
             return Ok(());
         }
         let mut why = refusals(interval);
         why.extend(self.fault());
-        if own == 0 && why.is_empty() && interval.period_s < HAS_RUN_WITHIN {
+        if own == 0 && why.is_empty() && self.sent_at.elapsed() < HAS_RUN_WITHIN {
             return Ok(());
         }
         let why = if why.is_empty() { "nobody says why".to_owned() } else { why.join("; ") };
@@ -490,6 +496,7 @@ impl Sender for LiveSender {
         let first = self.read()?;
         self.first = Some(first.clone());
         self.begun = Instant::now();
+        self.sent_at = self.begun;
         generator.go();
         self.generator = Some(generator);
         Ok(first)

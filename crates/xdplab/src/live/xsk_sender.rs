@@ -60,6 +60,8 @@ pub struct XskSender {
     dropped: u64,
     costs: Vec<Reading<CpuCost>>,
     begun: Instant,
+    /// The end of the last interval in which packets were sent.
+    sent_at: Instant,
     trial: Reading<String>,
     alone: Option<Alone>,
     notes: Vec<String>,
@@ -97,6 +99,7 @@ impl XskSender {
             dropped: 0,
             costs: Vec::new(),
             begun: Instant::now(),
+            sent_at: Instant::now(),
             trial: Reading::not_available("the packets are counted, and none is sent besides"),
             alone: None,
             notes: Vec::new(),
@@ -303,6 +306,9 @@ impl Source for XskSender {
         let expected = pace.map_or(f64::MAX, |pace| pace.pps * interval.period_s / f64::from(pace.burst));
         let too_short = interval.partial && interval.period_s < 0.1;
         let sent = interval.sent.as_ref().map_or(0, |sent| sent.packets);
+        if sent > 0 {
+            self.sent_at = Instant::now();
+        }
         let all: u64 = self.sent(Instant::now()).senders.iter().map(|sender| sender.packets).sum();
         let done = self.spec.sockets.count.is_some_and(|count| all >= count);
         let (_, dropped) = self.sockets.as_ref().map_or((0, 0), XskTx::completed);
@@ -316,7 +322,7 @@ impl Source for XskSender {
         if all_dropped {
             why.push(format!("the device or the receiver dropped {dropped_now} packets (EBUSY)"));
         }
-        if why.is_empty() && interval.period_s < HAS_RUN_WITHIN {
+        if why.is_empty() && self.sent_at.elapsed() < HAS_RUN_WITHIN {
             return Ok(());
         }
         if why.is_empty() {
@@ -350,6 +356,7 @@ impl Sender for XskSender {
         self.sockets = Some(sockets);
         let first = self.read()?;
         self.begun = Instant::now();
+        self.sent_at = self.begun;
         if let Some(sockets) = &self.sockets {
             sockets.go();
         }
