@@ -45,6 +45,9 @@ pub fn kernel_btf() -> Result<&'static Btf> {
 /// Begins to read this kernel's types on a thread of its own, for a command that needs them soon: the loader reads them once
 /// more by itself, and both take most of the time in which a command starts.
 pub(crate) fn read_types_ahead() {
+    if types_are_read() {
+        return;
+    }
     if thread::Builder::new().spawn(|| kernel_btf().is_ok()).is_err() {
         // Then here; whoever needs them hears what went wrong.
         drop(kernel_btf());

@@ -111,10 +111,11 @@ impl Target {
     }
 }
 
-/// Attaches observers, unless a signal that ends the command waits already: reading this kernel's types takes longer than all the
-/// rest of a start.
+/// Attaches observers once this kernel's types are read, which takes longer than all the rest of a start, unless a signal that ends
+/// the command comes before.
 pub(super) fn observe<T>(attach: impl FnOnce() -> Result<T>) -> Reading<T> {
-    if Signals::pending() {
+    bpf::read_types_ahead();
+    if !Signals::await_that(bpf::types_are_read) {
         return Reading::not_available("the command was ended before it observed anything");
     }
     attach().into()

@@ -12,6 +12,7 @@ use super::interval::Interval;
 use super::ledger::{Account, settled};
 use super::preflight::{link_fault, must_be_up, must_fit, must_take_frames, must_take_frames_as_it_is, or_note};
 use super::readings;
+use super::receiver::observe;
 use super::redirect::{Pass, features};
 use super::sent::{Alone, Scaling, Sender, Sending, SendingEnd, SendingThread, SentBy, SentCounters};
 use super::session::Source;
@@ -116,7 +117,7 @@ impl LiveSender {
             device: Interface { ifindex: LOOPBACK, netns: netns.inode() },
             xmit_to: Interface { ifindex: target.ifindex, netns: netns.inode() },
         };
-        let observers = observers_unless_interrupted(watch);
+        let observers = observers(watch);
         let delivery = Delivery::of(&mut rtnl, &target);
         let mut sender = Self {
             pace,
@@ -351,12 +352,9 @@ impl LiveSender {
     }
 }
 
-/// What counts redirects and their errors, once this kernel's types have been read; they take most of the time until it starts.
-pub(super) fn observers_unless_interrupted(watch: Watch) -> Reading<Observers> {
-    if !Signals::await_that(bpf::types_are_read) {
-        return Reading::not_available(INTERRUPTED);
-    }
-    Observers::attach_only(watch, &[Figure::RedirectErrors, Figure::Flows]).into()
+/// What counts redirects and their errors.
+pub(super) fn observers(watch: Watch) -> Reading<Observers> {
+    observe(|| Observers::attach_only(watch, &[Figure::RedirectErrors, Figure::Flows]))
 }
 
 /// What is known of the trial frame.

@@ -14,7 +14,7 @@ use super::interval::Interval;
 use super::ledger::{Account, settled};
 use super::preflight::{must_be_up, must_take_frames_as_it_is};
 use super::readings;
-use super::sender::{LOOPBACK, is_kept, observers_unless_interrupted, refusals};
+use super::sender::{LOOPBACK, is_kept, observers, refusals};
 use super::sent::{Sender, Sending, SendingEnd, SendingThread, SentBy, SentCounters};
 use super::session::Source;
 use super::signals::Signals;
@@ -187,7 +187,7 @@ impl TcpSender {
             device: Interface { ifindex: LOOPBACK, netns: netns.inode() },
             xmit_to: Interface { ifindex: link.ifindex, netns: netns.inode() },
         };
-        let observers = observers_unless_interrupted(watch);
+        let observers = observers(watch);
         flow.connect(&Signals::pending)?;
         let link = rtnl.link_by_index(link.ifindex)?;
         let attached = Attached {
