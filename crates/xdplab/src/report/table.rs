@@ -167,7 +167,11 @@ impl fmt::Display for Cell {
             Self::Missing => f.write_str("n/a"),
             Self::Text(ref text) => f.write_str(text),
             Self::Count(count) => HumanCount(count).fmt(f),
-            Self::Number { value, decimals, signed: true } => write!(f, "{value:+.decimals$}"),
+            Self::Number { value, decimals, signed: true } => {
+                // What is shown as zero is on no side of it.
+                let is_zero = value.abs() < 0.5 * 0.1f64.powi(decimals as i32);
+                write!(f, "{:+.decimals$}", if is_zero { 0.0 } else { value })
+            }
             Self::Number { value, decimals, signed: false } => write!(f, "{value:.decimals$}"),
             Self::Interval { low, high, signed: true } => write!(f, "[{low:+.2}, {high:+.2}]"),
             Self::Interval { low, high, signed: false } => write!(f, "[{low:.2}, {high:.2}]"),
@@ -238,6 +242,12 @@ impl Serialize for Table {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_difference_has_a_sign_and_one_that_is_shown_as_zero_no_minus() {
+        let shown = [-1.5, -0.006, -0.004, 0.0, 0.004, 2.0].map(|value| Cell::difference(value, 2).to_string());
+        assert_eq!(shown, ["-1.50", "-0.01", "+0.00", "+0.00", "+0.00", "+2.00"]);
+    }
 
     #[test]
     fn stacked_tables_share_columns_by_key_and_leave_empty_what_one_lacks() {
