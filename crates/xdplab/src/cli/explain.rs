@@ -20,6 +20,8 @@ pub(super) fn parts(case: &Case, progress: &mut ProgressLine, stop: &AtomicBool)
 /// The case's programs, and ours that only counts, run alone.
 fn alone(case: &Case, progress: &mut ProgressLine, stop: &AtomicBool) -> Reading<Case> {
     let mut plan = Plan { resolve_ns: None, flows: 1, ..case.plan.clone() }.lasting(ALONE_SECONDS);
+    // Sockets are bound to the queue of a driver.
+    plan.candidates.retain(|candidate| candidate.socket().is_none());
     if let Ok(counting) = COUNTING.parse()
         && !plan.variants().contains(&counting)
     {

@@ -133,9 +133,16 @@ fn skb() {
 fn same_cpu() {
     let Placement::Same { cpu } = Placement::same().unwrap() else { panic!() };
     let spec = format!("xsk-drop:cpu={cpu}:frame-size=2048:no-need-wakeup");
-    let (_, case) = measured(&["--baseline", "drop:no-touch", "--candidate", &spec, "--seconds", "3"]);
+    let (lines, case) = measured(&["--baseline", "drop:no-touch", "--candidate", &spec, "--seconds", "3", "--explain"]);
     let onwards = accounted_for(&case);
     assert_eq!(onwards["sockets"]["cpu"], cpu);
+    let alone = lines[1]["explain"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|part| part["source"].as_str().unwrap().contains("TEST_RUN"));
+    let alone: Vec<bool> = alone.map(|part| part["ns"].is_number()).collect();
+    assert_eq!(alone, [true, false], "only what needs no driver is run alone: {}", lines[1]);
 }
 
 /// The thread is stopped as by a debugger for a part of the run.
