@@ -14,7 +14,7 @@ use crate::run::{Engine, Progress};
 /// Seconds that a boot takes with all cases on the reference machine.
 const BOOT_SECONDS: f64 = 20.0;
 /// Packets that can be counted of a case.
-const PACKETS: RangeInclusive<u64> = 1000..=100_000_000;
+const PACKETS: RangeInclusive<u64> = 256..=100_000_000;
 /// Boots that a kernel can have; one can't show that a number repeats.
 const BOOTS: RangeInclusive<u16> = 2..=100;
 /// What a program is in a guest, by its engine and mode.
@@ -262,7 +262,7 @@ mod tests {
             ("kernel = \"null\"\ncase = \"pktgen\"\nboots = 1", "line 6, key `cases[0].boots`: 1 is not from 2 to 100"),
             (
                 "kernel = \"null\"\ncase = \"pktgen\"\npackets = 1",
-                "line 6, key `cases[0].packets`: 1 is not from 1000 to ",
+                "line 6, key `cases[0].packets`: 1 is not from 256 to ",
             ),
             (
                 "kernel = \"null\"\nmatrix.case = [\"pktgen\", [\"live-drop\", 3]]",
