@@ -16,6 +16,9 @@ use crate::umem::Owner;
 #[cfg(test)]
 mod tests;
 
+/// The fewest packets of a call that sends in copy mode where more are queued (`TX_BATCH_SIZE`, net/xdp/xsk.c).
+const TX_BATCH_SIZE: u32 = 32;
+
 // In each ring the mapping comes before the link: the kernel closes a socket only when all its mappings are gone.
 
 /// Gives the kernel frames to receive into.
@@ -353,19 +356,26 @@ impl TxRing {
 
     /// Has the kernel send what is queued, and returns how many descriptors it has not taken yet: without a wakeup
     /// needed, or in zero-copy mode, the driver takes them by itself; in copy mode they remain when the device or the
-    /// completion ring is full, and another call tries again.
+    /// completion ring is full, and another call tries again. Kernels up to 6.12 at least tell only of the last one queued
+    /// that it was taken, with all before it.
     ///
     /// # Errors
     ///
     /// The interface is down or gone; the descriptors stay queued.
     pub fn wake(&mut self) -> Result<u32> {
         let mut pending = self.ring.pending();
+        let mut fruitless = 0;
         while pending > 0 && self.needs_wakeup() {
             let outcome = self.link.wake_tx()?;
             self.dropped += u64::from(outcome == Wake::Dropped);
             let left = self.ring.pending();
-            // Copy mode takes a limited number a call (32 by default); without progress, waiting is the caller's.
-            if outcome == Wake::Done || left == pending {
+            if outcome == Wake::Done {
+                return Ok(left);
+            }
+            // Copy mode takes a limited number a call, which need not be seen before the last one. Without progress, waiting is
+            // the caller's.
+            fruitless = if left < pending || outcome == Wake::Dropped { 0 } else { fruitless + 1 };
+            if fruitless > left / TX_BATCH_SIZE {
                 return Ok(left);
             }
             pending = left;
