@@ -7,7 +7,7 @@
 static long (*const bpf_xdp_adjust_tail)(struct xdp_md *xdp, int delta) = (void *)65;
 
 /* Fits a live frame (a page less its headers), and no more than 2^12. */
-enum { FRAME_MAX = 4080 };
+enum { FRAME_MAX = 4080, LAST_MASK = 4095 };
 /* Frames are sent in turn; 0: they are the one that the kernel is given. */
 const volatile __u32 templates_count = 0;
 /* Length of the frame that the kernel is given, the longest of all. */
@@ -135,7 +135,7 @@ static __always_inline int varies(void)
 /* Makes the frame the next template. */
 static __always_inline int write_template(struct xdp_md *ctx)
 {
-	__u32 index = state.template, written;
+	__u32 index = state.template, last;
 	struct template *next = bpf_map_lookup_elem(&templates, &index);
 
 	if (unlikely(!next))
@@ -143,10 +143,10 @@ static __always_inline int write_template(struct xdp_md *ctx)
 	state.template = index + 1 < templates_count ? index + 1 : 0;
 	if (next->len != longest && bpf_xdp_adjust_tail(ctx, (int)next->len - (int)longest))
 		return -1;
-	written = next->written;
-	/* The compiler must not find out that 0 < written, of which the verifier then would know nothing. */
-	asm volatile("" : "+r"(written));
-	if (written > 0 && written <= FRAME_MAX && bpf_xdp_store_bytes(ctx, 0, next->bytes, written))
+	/* Where nothing is to be written, there is no last byte. From it the verifier knows that there is one to write; from a
+	 * comparison with 0, as the compiler has it, those of Linux 6.1 and 6.12 do not. */
+	last = (next->written - 1) & LAST_MASK;
+	if (last < FRAME_MAX && bpf_xdp_store_bytes(ctx, 0, next->bytes, last + 1))
 		return -1;
 	return varies() ? vary(ctx, next->udp_sum, next->ip_sum) : 0;
 }

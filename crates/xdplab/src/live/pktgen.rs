@@ -49,14 +49,22 @@ impl PktgenSender {
         Ok(Self { pktgen, spec, rtnl, link, keep_going, begun: None })
     }
 
-    /// What the threads have sent, and what the interface has counted meanwhile.
+    /// What the threads have sent, and what the interface has counted meanwhile; a driver may take a packet and drop it, as veth
+    /// does where the peer's ring is full.
     fn ledger(&mut self, packets: u64) -> Reading<Account> {
-        let counted = readings::counted_since(&mut self.rtnl, &self.link);
         if self.spec.mode == XmitMode::NetifReceive {
             return Reading::not_available("packets of this mode do not pass the driver, which would count them");
         }
-        let counter = format!("tx_packets of {}", self.link.name);
-        counted.map(|counted| Account::new("sent", packets, [(counter.as_str(), counted.tx_packets)]))
+        let now = self.rtnl.link_by_index(self.link.ifindex).map_err(|error| error.to_string());
+        let stats = now.and_then(|now| {
+            now.stats.zip(self.link.stats).ok_or_else(|| "the kernel left IFLA_STATS64 out".to_owned())
+        });
+        let [counter, dropped] = ["tx_packets of", "dropped by"].map(|what| format!("{what} {}", self.link.name));
+        Reading::from(stats).map(|(now, before)| {
+            let taken = now.tx_packets.saturating_sub(before.tx_packets);
+            let lost = now.tx_dropped.saturating_sub(before.tx_dropped);
+            Account::new("sent", packets, [(counter.as_str(), taken), (dropped.as_str(), lost)])
+        })
     }
 }
 
