@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use attached::SETTLE_DEADLINE;
 pub(crate) use attached::{Attached, Counted, Looks, Sampled, Traffic, shares_since};
 pub use interface::InterfaceRig;
+use nix::errno::Errno;
 pub(crate) use objects::try_objects;
 use sender::{Sender, Sent};
 pub(crate) use witnesses::Witnesses;
@@ -292,7 +293,8 @@ fn attach_sink(port: &Port) -> Result<(Attachment, Sink)> {
     Ok((attachment, sink))
 }
 
-/// Refuses to send where frames would vanish: the kernel says of each interface whether it takes redirected frames.
+/// Refuses to send where frames would vanish: the kernel says of each interface whether it takes redirected frames. Before Linux
+/// 6.3 it does not say; there the driver refuses each frame, which the ledger shows as a drop.
 ///
 /// # Errors
 /// It does not take them now.
@@ -301,7 +303,10 @@ pub fn must_take_redirected(port: &Port) -> Result<()> {
 }
 
 fn takes_redirected(netns: &NetNs, name: &str, ifindex: u32) -> Result<()> {
-    let mut netdev = netns.run(Netdev::open)?;
+    let mut netdev = match netns.run(Netdev::open) {
+        Err(error) if error.errno() == Some(Errno::ENOENT) => return Ok(()),
+        opened => opened?,
+    };
     let features = netdev.xdp(ifindex)?.features;
     if features.contains(&XdpFeature::NdoXmit) {
         return Ok(());

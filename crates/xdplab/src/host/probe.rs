@@ -5,16 +5,17 @@ use std::os::fd::AsFd as _;
 
 use aya::Btf;
 use aya_obj::btf::BtfKind;
-use aya_obj::generated::{BPF_F_XDP_HAS_FRAGS, bpf_attach_type, bpf_map_type, bpf_prog_type};
+use aya_obj::generated::{BPF_F_XDP_HAS_FRAGS, XDP_FLAGS_DRV_MODE, bpf_attach_type, bpf_map_type, bpf_prog_type};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::caps::{Capability, EffectiveCaps};
 use crate::error::{Error, Result};
-use crate::netlink::{Netdev, XdpFeature};
+use crate::netlink::Netdev;
 use crate::packet::{FlowSpec, FrameSize, build_udp_frame};
 use crate::reading::Reading;
 use crate::sys::bpf::{self, Program};
+use crate::sys::link;
 use crate::topology::{Lab, LabSpec, Placement};
 
 /// The tracepoints that observers use, and what each tells.
@@ -198,13 +199,15 @@ impl Prober {
 
     /// A throw-away veth pair between two network namespaces can be built, and its driver runs XDP programs.
     pub(crate) fn lab(&self) -> Finding {
-        self.attempt(&[Capability::NetAdmin, Capability::SysAdmin], || {
+        self.attempt(&[Capability::Bpf, Capability::NetAdmin, Capability::SysAdmin], || {
             let lab = Lab::build(&LabSpec::new(Placement::same()?))?;
-            let features = lab.dut.netns.run(Netdev::open)?.xdp(lab.dut.ifindex)?.features;
-            if features.contains(&XdpFeature::Basic) {
-                return Ok("built and removed".into());
-            }
-            Err(Error::unsupported("run XDP programs on veth", "its driver does not say that it does"))
+            let program = xdp(bpf_attach_type::BPF_XDP, 0).load("load an XDP program")?;
+            lab.dut.netns.run(|| {
+                link::create_xdp(program.as_fd(), lab.dut.ifindex, XDP_FLAGS_DRV_MODE).map(drop).map_err(|errno| {
+                    Error::syscall("attach a program to veth in native mode", "bpf(BPF_LINK_CREATE)", errno)
+                })
+            })?;
+            Ok("built, a program attached, and removed".into())
         })
     }
 

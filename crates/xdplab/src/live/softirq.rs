@@ -6,14 +6,17 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::cpu_cost::CpuCost;
 use super::interval::Received;
+use crate::error::Result;
 use crate::host::{CpuShares, CpuTimes, ThreadClock};
-use crate::netlink::Netdev;
+use crate::netlink::{Netdev, Rtnl};
 use crate::reading::Reading;
 use crate::remote::SATURATED;
+use crate::topology::Sysfs;
 use crate::units::{Nanos, PacketsPerSec};
 
 /// The account is in steps of 10 ms (`USER_HZ`) and usually sampled at the timer tick: less than this is too coarse.
@@ -97,14 +100,9 @@ pub(super) struct SoftirqAccount {
 impl SoftirqAccount {
     /// Opens it for the packets of these interfaces.
     pub(super) fn open(ifindexes: &[u32]) -> Self {
-        let napis = Netdev::open().and_then(|mut netdev| {
-            ifindexes.iter().map(|ifindex| netdev.napis(*ifindex)).collect::<crate::error::Result<Vec<_>>>()
-        });
-        let (times, pids) = match napis.map(|napis| napis.concat()) {
-            Ok(napis) => match napis.iter().filter_map(|napi| napi.pid).collect::<Vec<_>>() {
-                pids if pids.is_empty() => (CpuTimes::read().into(), pids),
-                pids => (Reading::not_available("NAPI runs in threads of its own, outside softirq"), pids),
-            },
+        let (times, pids) = match napi_threads(ifindexes) {
+            Ok(pids) if pids.is_empty() => (CpuTimes::read().into(), pids),
+            Ok(pids) => (Reading::not_available("NAPI runs in threads of its own, outside softirq"), pids),
             Err(error) => (Reading::not_available(format!("where NAPI runs is unknown: {error}")), Vec::new()),
         };
         let clocks = pids.into_iter().map(ThreadClock::of_process);
@@ -139,6 +137,34 @@ impl SoftirqAccount {
             CpuCost { share, ..CpuCost::of(role, busy.iter().sum(), period, packets) }
         })
     }
+}
+
+/// The threads that poll NAPI of these interfaces; none where softirqs do.
+fn napi_threads(ifindexes: &[u32]) -> Result<Vec<u32>> {
+    let napis = Netdev::open()
+        .and_then(|mut netdev| ifindexes.iter().map(|ifindex| netdev.napis(*ifindex)).collect::<Result<Vec<_>>>());
+    match napis {
+        Ok(napis) => Ok(napis.concat().iter().filter_map(|napi| napi.pid).collect()),
+        // Before Linux 6.8 the kernel does not tell which threads, but whether there are any.
+        Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EOPNOTSUPP)) => {
+            if any_threaded(ifindexes)? {
+                Err(error)
+            } else {
+                Ok(Vec::new())
+            }
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether NAPI of any of these interfaces runs in threads (`threaded`, Linux 5.12 and later).
+fn any_threaded(ifindexes: &[u32]) -> Result<bool> {
+    let (sysfs, mut rtnl) = (Sysfs::mount()?, Rtnl::open()?);
+    let threaded = ifindexes.iter().map(|ifindex| {
+        let name = rtnl.link_by_index(*ifindex)?.name;
+        Ok(sysfs.read(&format!("class/net/{name}/threaded"))? != "0")
+    });
+    Ok(threaded.collect::<Result<Vec<_>>>()?.contains(&true))
 }
 
 fn percent(share: f64) -> String {

@@ -153,8 +153,9 @@ impl Placement {
                 Ok(PlacementState { placement: self, ..PlacementState::outside(&port.netns, port.ifindex) })
             }
             Self::Split { dut_cpu, .. } => {
+                let others = threads_by_name(&port.name)?;
                 set_threaded(port, true)?;
-                let napis = threaded_napis(port)?;
+                let napis = threaded_napis(port, &others)?;
                 let threads = napis.iter().map(|napi| pin_napi(napi, port, dut_cpu)).collect::<Result<_>>()?;
                 Ok(PlacementState { placement: self, napi_ids: Reading::Known(ids(&napis)), threads })
             }
@@ -221,22 +222,60 @@ fn set_threaded(port: &Port, threaded: bool) -> Result<()> {
     }
 }
 
-/// The NAPI instances of `port`, once each has its thread.
-fn threaded_napis(port: &Port) -> Result<Vec<Napi>> {
-    let mut netdev = port.netns.run(Netdev::open)?;
+/// The NAPI instances of `port`, once each has its thread; `others` are threads for interfaces of this name that were there before.
+fn threaded_napis(port: &Port, others: &[Napi]) -> Result<Vec<Napi>> {
     let deadline = Instant::now() + THREADS_DEADLINE;
     loop {
-        let napis = netdev.napis(port.ifindex)?;
+        let napis = match port.netns.run(|| Netdev::open()?.napis(port.ifindex)) {
+            // Before Linux 6.8 the kernel lists none.
+            Err(error) if matches!(error.errno(), Some(Errno::ENOENT | Errno::EOPNOTSUPP)) => {
+                started_threads(port, others)?
+            }
+            napis => napis?,
+        };
         if !napis.is_empty() && napis.iter().all(|napi| napi.pid.is_some()) {
             return Ok(napis);
         }
         if Instant::now() > deadline {
             let without = napis.iter().filter(|napi| napi.pid.is_none()).count();
-            let why = format!("{without} of its {} NAPI instances have no thread", napis.len());
+            let why = match napis.len() {
+                0 => "it has none".to_owned(),
+                all => format!("{without} of its {all} NAPI instances have no thread"),
+            };
             return Err(Error::invalid(format!("find the NAPI threads of {}", port.name), why));
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// The threads that have been started for interfaces of this name; none as long as they are not as many as the RX queues.
+fn started_threads(port: &Port, others: &[Napi]) -> Result<Vec<Napi>> {
+    let queues = port.netns.rtnl()?.link_by_index(port.ifindex)?.rx_queues.unwrap_or(1) as usize;
+    let mut started = threads_by_name(&port.name)?;
+    started.retain(|napi| !others.contains(napi));
+    match started.len() {
+        all if all == queues => Ok(started),
+        fewer if fewer < queues => Ok(Vec::new()),
+        more => Err(Error::invalid(
+            format!("find the NAPI threads of {}", port.name),
+            format!("{more} were started for {queues} queues: those of another interface of this name are among them"),
+        )
+        .remedy("try again; Linux 6.8 and later list them")),
+    }
+}
+
+/// The threads that poll NAPI instances of interfaces of this name in any network namespace: they are called `napi/NAME-ID`
+/// (`napi_kthread_create()`, net/core/dev.c).
+fn threads_by_name(name: &str) -> Result<Vec<Napi>> {
+    let prefix = format!("napi/{name}-");
+    let processes = fs::read_dir("/proc").map_err(|error| Error::io("list processes", "readdir", &error))?;
+    let napi_of = |process: fs::DirEntry| {
+        let pid = process.file_name().to_str()?.parse().ok()?;
+        let comm = fs::read_to_string(process.path().join("comm")).ok()?;
+        let id = comm.trim_end().strip_prefix(&prefix)?.parse().ok()?;
+        Some(Napi { id, irq: None, pid: Some(pid), threaded: Some(true) })
+    };
+    Ok(processes.flatten().filter_map(napi_of).collect())
 }
 
 /// Pins the thread of `napi` to `cpu` and reads back where it may run.
