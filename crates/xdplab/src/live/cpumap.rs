@@ -134,6 +134,14 @@ impl CpumapInterval {
             kthreads.clone().map(|kthreads| Account::new("queued", queued, [("taken by kthreads", kthreads.processed)]))
         });
         let handled = kthreads.clone().and_then(|kthreads| {
+            let uncounted = kthreads.processed.saturating_sub(kthreads.pass + kthreads.drop + kthreads.redirect);
+            if generic && remote != RemoteProgram::None && uncounted > 0 {
+                return Reading::not_available(format!(
+                    "before Linux 6.15 the kernel counts no packet that a CPU's program passes in skb mode, and passes those of \
+                     a batch behind one that it drops or redirects: {uncounted} of {} are not counted",
+                    kthreads.processed
+                ));
+            }
             let passed = if remote == RemoteProgram::None { kthreads.processed } else { kthreads.pass };
             self.remote_errors.as_ref().map(|errors| {
                 // The kernel counts a failed redirect as dropped.
@@ -253,6 +261,19 @@ pub(super) mod tests {
         assert_eq!(
             told(&interval.accounts(true, RemoteProgram::Some))[0],
             "100 redirected = 90 queued + 8 queue full + 1 EINVAL + 1 ENOSPC; 0"
+        );
+    }
+
+    #[test]
+    fn what_older_kernels_do_not_count_in_generic_mode_is_no_loss() {
+        let enqueued = Enqueued { processed: 16, drops: 0, bulks: 16 };
+        let kthread = Kthread { processed: 16, drop: 2, ..Kthread::default() };
+        let interval = interval(VERDICTS, enqueued, kthread);
+        let Reading::NotAvailable { why } = &interval.accounts(true, RemoteProgram::Some)[2] else { panic!("counted") };
+        assert!(why.contains("14 of 16 are not counted"), "{why}");
+        assert_eq!(
+            told(&interval.accounts(false, RemoteProgram::Some))[2],
+            "16 taken by kthreads = 0 passed + 2 dropped; 14"
         );
     }
 
