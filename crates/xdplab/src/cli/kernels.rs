@@ -125,6 +125,9 @@ struct Exec {
     /// Load a module of the kernel, with those it needs; veth is loaded anyway
     #[arg(long = "module", value_name = "NAME", value_delimiter = ',')]
     modules: Vec<String>,
+    /// CPUs of the guest, which take turns on one of this machine
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=255))]
+    cpus: u16,
     /// Wall-clock seconds after which the guest is stopped
     #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
     timeout: u64,
@@ -316,14 +319,15 @@ fn run_exec(exec: &Exec, stop: &AtomicBool) -> Result<Ending> {
         environment: exec.environment.clone(),
         files: exec.files.clone(),
         modules: exec.modules.clone(),
+        cpus: exec.cpus,
         timeout_s: exec.timeout,
     };
     let kernel = KernelSource::open(&exec.kernel)?;
-    let (lines, status) = execute(&execution, &Qemu::find()?, &guest, &kernel, stop).map_err(|error| {
-        // What the program printed, and the end of the console.
+    let mut tell = |line: &str| output::text(&format!("{line}\n"));
+    let status = execute(&execution, &Qemu::find()?, &guest, &kernel, stop, &mut tell).map_err(|error| {
+        // The end of the console.
         output::log(&error);
         error.without_log()
     })?;
-    output::text(&lines.into_iter().map(|line| line + "\n").collect::<String>())?;
     Ok(if status == 0 { Ending::Done } else { Ending::Status(status) })
 }

@@ -1,6 +1,7 @@
 //! One boot: QEMU with its command line, watched until it ends or its time is over, and what its end means.
 
 use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::AtomicBool;
@@ -14,6 +15,8 @@ use super::protocol::{EXIT_PORT, EXIT_VALUE, Line};
 use crate::error::{Error, Result};
 use crate::sys::child::{Running, Waited};
 
+/// How often there is a look at what a guest has written, where somebody hears it.
+const HEAR_EVERY: Duration = Duration::from_millis(50);
 /// Lines of the console that are kept of a guest that failed, and how many of them come before the first trace of a crash.
 const CONSOLE_LINES: usize = 25;
 const LINES_BEFORE: usize = 8;
@@ -30,9 +33,15 @@ pub(super) struct Machine<'a> {
     pub(super) counted: bool,
     /// The profiling plugin, which writes to [`Finished::profile`].
     pub(super) plugin: Option<&'a Path>,
+    /// They take turns on one CPU of the host: with a thread for each, QEMU 7.2 has been seen to run code that the guest's kernel
+    /// had just patched.
+    pub(super) cpus: u16,
     pub(super) memory_mib: u32,
     pub(super) timeout: Duration,
 }
+
+/// Is given the lines of a guest as they come.
+pub(super) type Hear<'a> = &'a mut dyn FnMut(&Line) -> Result<()>;
 
 /// What a boot left.
 #[derive(Debug)]
@@ -112,12 +121,13 @@ impl Machine<'_> {
     /// Boots, and waits for the end.
     ///
     /// # Errors
-    /// QEMU can't be started, or the user interrupts. Everything that goes wrong inside is an [`Outcome`].
-    pub(super) fn boot(&self, stop: &AtomicBool) -> Result<Finished> {
+    /// QEMU can't be started, the user interrupts, or who hears the lines has had enough. Everything that goes wrong inside is an
+    /// [`Outcome`].
+    pub(super) fn boot(&self, stop: &AtomicBool, hear: Option<Hear<'_>>) -> Result<Finished> {
         let folder = tempfile::tempdir().map_err(|error| Error::io("make a temporary folder", "mkdir", &error))?;
         let files = Files::of(&folder);
         let begin = Instant::now();
-        let ended = self.run(&files, stop)?;
+        let ended = self.run(&files, stop, hear)?;
         let wall = begin.elapsed();
         let (lines, symbols) = parse(&fs::read(&files.result).unwrap_or_default());
         let read = |path: &Path| String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned();
@@ -126,16 +136,27 @@ impl Machine<'_> {
         Ok(Finished { outcome, lines, symbols, profile, wall })
     }
 
-    fn run(&self, files: &Files, stop: &AtomicBool) -> Result<Option<ExitStatus>> {
+    fn run(&self, files: &Files, stop: &AtomicBool, mut hear: Option<Hear<'_>>) -> Result<Option<ExitStatus>> {
         let what = || format!("run {}", self.qemu.program.display());
         let stderr = File::create(&files.stderr).map_err(|error| Error::io(what(), "open", &error))?;
         let mut command = Command::new(&self.qemu.program);
         command.args(self.arguments(files)).stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr);
         let mut running = Running::start(&mut command).map_err(|error| Error::io(what(), "execve", &error))?;
-        match running.wait(self.timeout, stop).map_err(|error| Error::io(what(), "wait4", &error))? {
-            Waited::Ended(status) => Ok(Some(status)),
-            Waited::TimeIsOver => Ok(None),
-            Waited::Stopped => Err(Error::interrupted("running a guest")),
+        let deadline = Instant::now() + self.timeout;
+        let mut heard = 0;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let waited =
+                running.wait(left.min(HEAR_EVERY), stop).map_err(|error| Error::io(what(), "wait4", &error))?;
+            if let Some(hear) = &mut hear {
+                new_lines(&files.result, &mut heard).iter().try_for_each(hear)?;
+            }
+            match waited {
+                Waited::Ended(status) => return Ok(Some(status)),
+                Waited::Stopped => return Err(Error::interrupted("running a guest")),
+                Waited::TimeIsOver if left <= HEAR_EVERY => return Ok(None),
+                Waited::TimeIsOver => {}
+            }
         }
     }
 
@@ -148,8 +169,6 @@ impl Machine<'_> {
             "tcg,thread=single",
             "-cpu",
             self.qemu.cpu(),
-            "-smp",
-            "1",
             "-nodefaults",
             "-no-user-config",
             "-display",
@@ -159,6 +178,7 @@ impl Machine<'_> {
         .map(str::to_owned)
         .to_vec();
         let mut add = |option: &str, value: String| arguments.extend([option.to_owned(), value]);
+        add("-smp", self.cpus.to_string());
         add("-m", self.memory_mib.to_string());
         add("-kernel", path(self.kernel));
         add("-initrd", path(self.initramfs));
@@ -185,6 +205,9 @@ impl Machine<'_> {
             // With instruction counting the TSC runs at 1 GHz exactly; what the kernel measures is off by some parts per
             // million. Accounting of interrupt time would take softirqs out of a thread's CPU time.
             parameters += " tsc_early_khz=1000000 tsc=noirqtime";
+        } else {
+            // The kernel waits for some interrupts of the timer, and panics where a busy host gives QEMU no time to send them.
+            parameters += " no_timer_check";
         }
         parameters
     }
@@ -223,6 +246,17 @@ fn parse(bytes: &[u8]) -> (Vec<Line>, Option<Vec<u8>>) {
         lines.extend(line);
     }
     (lines, symbols)
+}
+
+/// The lines that have come whole since the last look, which went up to `heard` bytes.
+fn new_lines(path: &Path, heard: &mut u64) -> Vec<Line> {
+    let mut bytes = Vec::new();
+    let read = File::open(path)
+        .and_then(|mut file| file.seek(SeekFrom::Start(*heard)).and_then(|_| file.read_to_end(&mut bytes)));
+    // QEMU makes the file when it starts.
+    let whole = read.ok().and_then(|_| bytes.iter().rposition(|byte| *byte == b'\n')).map_or(0, |end| end + 1);
+    *heard += whole as u64;
+    parse(&bytes[..whole]).0
 }
 
 /// What an end means. `ended` is `None` for a QEMU that was stopped.
@@ -339,7 +373,8 @@ mod tests {
 
     fn boot(qemu: &Qemu, timeout: Duration, stop: &AtomicBool) -> Result<Finished> {
         let (kernel, initramfs) = (Path::new("/k"), Path::new("/i"));
-        Machine { qemu, kernel, initramfs, counted: true, plugin: None, memory_mib: 1, timeout }.boot(stop)
+        Machine { qemu, kernel, initramfs, counted: true, plugin: None, cpus: 1, memory_mib: 1, timeout }
+            .boot(stop, None)
     }
 
     #[test]
@@ -359,6 +394,31 @@ mod tests {
     }
 
     #[test]
+    fn lines_are_heard_as_they_come_and_only_when_they_are_whole() {
+        let text = r#"
+            for argument; do case $argument in file:*result) result=${argument#file:};; esac; done
+            printf '{"output":"first"}\n{"out' > "$result"
+            while [ ! -e "$0.heard" ]; do sleep 0.02; done
+            printf 'put":"second"}\n"done"\n' >> "$result"; exit 33"#;
+        let (folder, qemu) = script(text);
+        let mut heard = Vec::new();
+        let mut hear = |line: &Line| {
+            if let Line::Output(text) = line {
+                heard.push(text.clone());
+                fs::write(folder.path().join("qemu.heard"), "").unwrap();
+            }
+            Ok(())
+        };
+        let (kernel, initramfs, timeout) = (Path::new("/k"), Path::new("/i"), Duration::from_secs(20));
+        let machine =
+            Machine { qemu: &qemu, kernel, initramfs, counted: false, plugin: None, cpus: 2, memory_mib: 1, timeout };
+        let finished = machine.boot(&AtomicBool::new(false), Some(&mut hear)).unwrap();
+        assert_eq!((finished.outcome, heard), (Outcome::Finished, vec!["first".to_owned(), "second".to_owned()]));
+        let mut enough = |_: &Line| Err(Error::interrupted("hearing"));
+        assert!(machine.boot(&AtomicBool::new(false), Some(&mut enough)).is_err());
+    }
+
+    #[test]
     fn what_the_guest_wrote_is_read_and_everything_that_varies_is_pinned() {
         let text = r#"
             for argument; do
@@ -373,7 +433,8 @@ mod tests {
         let arguments = finished.outcome.fault().unwrap();
         for pinned in [
             "-icount shift=0,sleep=off -seed 1 -rtc base=2024-01-01T00:00:00,clock=vm",
-            "-cpu max,-erms,-fsrm -smp 1 -nodefaults -no-user-config",
+            "-cpu max,-erms,-fsrm -nodefaults -no-user-config",
+            "-smp 1 ",
             "guest console=ttyS0 panic=-1 oops=panic quiet nokaslr tsc_early_khz=1000000 tsc=noirqtime",
         ] {
             assert!(arguments.contains(pinned), "{pinned}: {arguments}");

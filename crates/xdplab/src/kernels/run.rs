@@ -352,7 +352,7 @@ fn boot_all(
                     }
                     // The receiver stays until the last sender has gone.
                     tell.send((index, None)).unwrap_or_default();
-                    let finished = task.machine(plan, qemu).boot(stop);
+                    let finished = task.machine(plan, qemu).boot(stop, None);
                     failed.fetch_or(finished.is_err(), Ordering::Relaxed);
                     tell.send((index, Some(finished))).unwrap_or_default();
                 }
@@ -379,6 +379,7 @@ impl Task<'_> {
             initramfs: &self.initramfs,
             counted: self.counted,
             plugin: plan.plugin.as_deref().filter(|_| self.counted),
+            cpus: 1,
             memory_mib: MEMORY_MIB,
             timeout: Duration::from_secs(plan.timeout_s),
         }
@@ -396,22 +397,25 @@ pub struct Execution {
     pub files: Vec<(PathBuf, String)>,
     /// Modules to load beside veth.
     pub modules: Vec<String>,
+    /// CPUs of the guest.
+    pub cpus: u16,
     /// Wall-clock seconds after which the guest is stopped.
     pub timeout_s: u64,
 }
 
-/// Runs a program in a guest, without instruction counting; gives what it printed and its exit status.
+/// Runs a program in a guest, without instruction counting; tells the lines that it prints as they come, and gives its exit status.
 ///
 /// # Errors
-/// The guest could not be booted; or it failed, with what was printed and the end of the console as the error's log; or the program
-/// ended by a signal.
+/// The guest could not be booted, or it failed, with the end of its console as the error's log; the program ended by a signal; or what
+/// `tell` says.
 pub fn execute(
     execution: &Execution,
     qemu: &Qemu,
     guest: &GuestBinary,
     kernel: &KernelSource,
     stop: &AtomicBool,
-) -> Result<(Vec<String>, u8)> {
+    tell: &mut dyn FnMut(&str) -> Result<()>,
+) -> Result<u8> {
     let what = || format!("run {} in {}", execution.command.join(" "), kernel.image.release);
     let read = |path: &Path| {
         std::fs::read(path).map_err(|error| Error::io(format!("read {}", path.display()), "open", &error))
@@ -429,25 +433,23 @@ pub fn execute(
         initramfs: &initramfs,
         counted: false,
         plugin: None,
+        cpus: execution.cpus,
         memory_mib: MEMORY_TO_EXECUTE_MIB,
         timeout: Duration::from_secs(execution.timeout_s),
     };
-    let finished = machine.boot(stop)?;
-    let (mut output, mut exited) = (Vec::new(), None);
-    for line in finished.lines {
-        match line {
-            Line::Output(text) => output.push(text),
-            Line::Exited(status) => exited = Some(status),
-            _ => {}
-        }
-    }
+    let mut hear = |line: &Line| match line {
+        Line::Output(text) => tell(text),
+        _ => Ok(()),
+    };
+    let finished = machine.boot(stop, Some(&mut hear))?;
+    let exited = finished.lines.into_iter().find_map(|line| match line {
+        Line::Exited(status) => Some(status),
+        _ => None,
+    });
     match (finished.outcome.fault(), exited) {
-        (None, Some(Ok(status))) => Ok((output, status)),
+        (None, Some(Ok(status))) => Ok(status),
         (None, Some(Err(why))) => Err(Error::invalid(what(), why)),
         (None, None) => Err(Error::invalid(what(), "the guest did not say how it ended")),
-        (Some(fault), _) => {
-            output.extend_from_slice(finished.outcome.console());
-            Err(Error::invalid(what(), fault).with_log(output.join("\n")))
-        }
+        (Some(fault), _) => Err(Error::invalid(what(), fault).with_log(finished.outcome.console().join("\n"))),
     }
 }
