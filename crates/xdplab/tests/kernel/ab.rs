@@ -15,12 +15,13 @@ use xdplab::packet::{FlowSpec, FrameSize, UDP_HEADER_LEN, build_udp_frame};
 use xdplab::topology::{Lab, LabSpec, Placement};
 
 use crate::counts::{attach, frame};
-use crate::support::{BPF, NETNS, TWO_CPUS, test};
+use crate::live::add_default_route;
+use crate::support::{BPF, NETNS, REAL_TIME, RETURNS_BY_OTHERS, TWO_CPUS, XDP_FEATURES, emulated, seconds, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test("ab::a_planted_cost_in_a_user_s_program_is_found", &[&NETNS, &BPF], planted_cost),
-        test("ab::a_test_run_finds_the_same_cost_without_a_driver", &[&NETNS, &BPF], alone),
+        test("ab::a_planted_cost_in_a_user_s_program_is_found", &[&NETNS, &BPF, &REAL_TIME], planted_cost),
+        test("ab::a_test_run_finds_the_same_cost_without_a_driver", &[&NETNS, &BPF, &REAL_TIME], alone),
         test("ab::the_same_object_twice_is_called_an_a_a", &[&NETNS, &BPF], same_twice),
         test("ab::what_a_user_s_program_sends_back_is_taken_and_counted", &[&NETNS, &BPF], sends_back),
         test("ab::a_user_s_program_may_pass_packets_to_the_stack", &[&NETNS, &BPF], passes),
@@ -40,13 +41,14 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("ab::redirects_in_skb_mode_are_too", &[&NETNS, &BPF], redirects_skb),
         test(
             "ab::redirects_to_cpus_are_measured_and_every_packet_is_accounted_for",
-            &[&NETNS, &BPF, &TWO_CPUS],
+            &[&NETNS, &BPF, &TWO_CPUS, &RETURNS_BY_OTHERS],
             cpumaps,
         ),
         test("ab::redirects_on_an_interface_go_where_they_are_told", &[&NETNS, &BPF], redirects_on),
+        test("ab::a_target_that_takes_no_frames_is_refused", &[&NETNS, &BPF, &XDP_FEATURES], deaf),
         test("ab::redirects_are_run_alone_too", &[&NETNS, &BPF], redirects_alone),
         test("ab::a_cpu_that_is_not_there_is_refused", &[&NETNS, &BPF], no_such_cpu),
-        test("ab::a_resolution_ends_the_run_when_it_is_reached", &[&NETNS, &BPF], resolve),
+        test("ab::a_resolution_ends_the_run_when_it_is_reached", &[&NETNS, &BPF, &REAL_TIME], resolve),
     ]
 }
 
@@ -60,15 +62,17 @@ fn program(name: &str, program: &str) -> String {
     format!("{}:{program}", object(name).display())
 }
 
-/// One round, and short slices so that a busy machine has enough of them.
-const QUICK: [&str; 3] = ["--rounds=1", "--copies=4", "--slice-packets=256"];
+/// One round, and short slices so that a busy machine has enough of them, or an emulated one.
+fn quick() -> [&'static str; 3] {
+    ["--rounds=1", "--copies=4", if emulated() { "--slice-packets=64" } else { "--slice-packets=256" }]
+}
 
 /// Runs `xdplab ab --json` with a record of its own.
 pub(crate) fn ab(arguments: &[&str]) -> (Output, Option<Value>) {
     let record = tempfile::NamedTempFile::new().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_xdplab"))
         .args(["ab", "--json", "--record", record.path().to_str().unwrap()])
-        .args(if arguments.contains(&"--resolve") { &[] } else { &QUICK[..] })
+        .args(if arguments.contains(&"--resolve") { Vec::new() } else { quick().into() })
         .args(arguments)
         .output()
         .unwrap();
@@ -82,7 +86,9 @@ pub(crate) fn on(lab: &Lab, arguments: &[&str]) -> (Output, Option<Value>) {
 
 /// The lines and the case of a run that went well.
 pub(crate) fn measured(arguments: &[&str]) -> (Vec<Value>, Value) {
-    let (output, record) = ab(arguments);
+    let longer = arguments.iter().map(|argument| argument.parse().map_or((*argument).to_owned(), seconds));
+    let longer: Vec<String> = longer.collect();
+    let (output, record) = ab(&longer.iter().map(String::as_str).collect::<Vec<_>>());
     assert!(output.status.success(), "{output:?}");
     let lines = String::from_utf8(output.stdout).unwrap();
     let lines: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -412,19 +418,24 @@ fn cpumaps() {
     assert_eq!(number(&kthreads["redirect"]), number(&xmit["sent"]) + number(&xmit["drops"]));
 }
 
+const TO_OUT: [&str; 6] =
+    ["--baseline", "redirect-map:out0", "--candidate", "redirect-map:out0:egress-drop", "--seconds", "2"];
+
+fn deaf() {
+    let lab = Lab::build(&LabSpec { exit: true, ..LabSpec::new(Placement::same().unwrap()) }).unwrap();
+    let (output, _) = on(&lab, &TO_OUT);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("can't redirect frames to out0") && error.contains("NETDEV_XDP_ACT_NDO_XMIT"), "{error}");
+    no_program_is_left(&lab);
+}
+
 /// The tool's own lab is not needed: packets come from one namespace, and go to a third.
 fn redirects_on() {
     let lab = Lab::build(&LabSpec { exit: true, ..LabSpec::new(Placement::same().unwrap()) }).unwrap();
     let generator = lab_generator(&lab);
-    let arguments =
-        ["--baseline", "redirect-map:out0", "--candidate", "redirect-map:out0:egress-drop", "--seconds", "2"];
-    let (output, _) = on(&lab, &arguments);
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.contains("can't redirect frames to out0") && error.contains("NETDEV_XDP_ACT_NDO_XMIT"), "{error}");
-
     let (exit, sink) = (lab.exit.as_ref().unwrap(), Sink::load().unwrap());
     let _attachment = attach(sink.fd().unwrap(), &exit.sink, XdpMode::Native);
-    let (output, record) = on(&lab, &arguments);
+    let (output, record) = on(&lab, &TO_OUT);
     assert!(output.status.success(), "{output:?}");
     let case = record.unwrap()["cases"][0].clone();
     let onwards = handed_on(&case);
@@ -480,7 +491,7 @@ pub(crate) fn lab_generator(lab: &Lab) -> LiveFrames {
 fn interface() {
     let lab = lab();
     let generator = lab_generator(&lab);
-    let (output, record) = on(&lab, &[&CANDIDATES[..], &["--seconds", "2"]].concat());
+    let (output, record) = on(&lab, &[&CANDIDATES[..], &["--seconds", &seconds(2.0)]].concat());
     generator.stop().unwrap();
     assert!(output.status.success(), "{output:?}");
     let line: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -521,8 +532,11 @@ fn in_use() {
     assert!(error.contains("a program is there already: id ") && error.contains("name `no_touch`"), "{error}");
     drop(attachment);
 
-    let add_route = || Ok(Command::new("ip").args(["route", "add", "default", "dev", "dut0"]).status());
-    assert!(lab.dut.netns.run(add_route).unwrap().unwrap().success());
+    let add_route = || {
+        add_default_route(lab.dut.ifindex);
+        Ok(())
+    };
+    lab.dut.netns.run(add_route).unwrap();
     let error = refused(&[]);
     assert!(error.contains("it carries the default route; take another interface, or give --force"), "{error}");
     assert!(refused(&["--force"]).contains("0 packets came"), "with --force it goes on");

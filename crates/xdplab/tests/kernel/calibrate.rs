@@ -12,12 +12,12 @@ use xdplab::run::Progress;
 use xdplab::testrun::TestRunRig;
 use xdplab::topology::Placement;
 
-use crate::support::{NETNS, test};
+use crate::support::{NETNS, REAL_TIME, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test("calibrate::the_dispatcher_and_the_counter_cost_something", &[&NETNS], overhead),
-        test("calibrate::a_short_calibration_is_whole", &[&NETNS], short),
+        test("calibrate::the_dispatcher_and_the_counter_cost_something", &[&NETNS, &REAL_TIME], overhead),
+        test("calibrate::a_short_calibration_is_whole", &[&NETNS, &REAL_TIME], short),
     ]
 }
 

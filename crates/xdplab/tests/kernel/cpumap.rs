@@ -19,7 +19,7 @@ use xdplab::topology::Lab;
 use crate::counts::{attach, frame, lab, rx_packets, send, settles_at};
 use crate::live::{Ended, FEW, Live, command, programs};
 use crate::support::xdp::{self, XDP_PASS};
-use crate::support::{BPF, NETNS, TWO_CPUS, eventually, test};
+use crate::support::{BPF, NETNS, TWO_CPUS, XDP_FEATURES, eventually, is_before, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -28,8 +28,8 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("cpumap::flows_are_spread_by_address_and_by_port", &[&NETNS, &BPF, &TWO_CPUS], spread),
         test("cpumap::every_packet_is_in_the_ledger_whatever_the_other_cpu_does", &[&NETNS, &BPF], ledger),
         test("cpumap::packets_that_find_the_queue_full_are_in_the_ledger", &[&NETNS, &BPF, &TWO_CPUS], full_queue),
-        test("cpumap::a_redirect_that_fails_is_told_by_errno", &[&NETNS, &BPF], failed_redirect),
-        test("cpumap::a_target_that_takes_no_frames_is_refused", &[&NETNS, &BPF], deaf),
+        test("cpumap::a_redirect_that_fails_is_told_by_errno", &[&NETNS, &BPF, &XDP_FEATURES], failed_redirect),
+        test("cpumap::a_target_that_takes_no_frames_is_refused", &[&NETNS, &BPF, &XDP_FEATURES], deaf),
         test("cpumap::lines_in_extended_mode", &[&NETNS, &BPF], extended),
         test("cpumap::what_other_cpus_transmit_has_its_lines", &[&NETNS, &BPF], transmitted),
         test("cpumap::queues_made_anew_lose_no_packet", &[&NETNS, &BPF, &TWO_CPUS], stress),
@@ -239,6 +239,7 @@ fn spread() {
 fn balanced(ended: &Ended) -> BTreeMap<String, BTreeMap<String, u64>> {
     let end = ended.events("end").remove(0);
     let accounts = end["ledger"].as_array().unwrap();
+    let available = |account: &&Value| account["not_available"].is_null();
     let account = |account: &Value| {
         assert_eq!(account["residual"], 0, "{end}");
         let parts = account["parts"].as_array().unwrap().iter();
@@ -247,7 +248,7 @@ fn balanced(ended: &Ended) -> BTreeMap<String, BTreeMap<String, u64>> {
         parts.insert("all".into(), account["packets"].as_u64().unwrap());
         (account["of"].as_str().unwrap().to_owned(), parts)
     };
-    accounts.iter().map(account).collect()
+    accounts.iter().filter(available).map(account).collect()
 }
 
 /// A live command on the lab's DUT that has got so many packets, ended.
@@ -285,10 +286,19 @@ fn ledger() {
             expect("received", "redirected");
             expect("redirected", "queued");
             expect("queued", "taken by kthreads");
-            expect("taken by kthreads", kept);
             match to {
-                Some(of) if mode == "native" => expect(of, "transmitted"),
-                _ => assert_eq!(accounts.len(), 4, "{accounts:?}"),
+                // The kernel counts nothing that it passes behind a program, more than one packet of a batch among it.
+                _ if mode == "skb" && remote[1] != "disabled" && is_before(6, 15) => {
+                    assert!(accounts.len() >= 3, "{accounts:?}");
+                }
+                Some(of) if mode == "native" => {
+                    expect("taken by kthreads", kept);
+                    expect(of, "transmitted");
+                }
+                _ => {
+                    expect("taken by kthreads", kept);
+                    assert_eq!(accounts.len(), 4, "{accounts:?}");
+                }
             }
             let end = ended.events("end").remove(0);
             assert_eq!(end["total"]["received"]["packets"], FEW, "{end}");

@@ -10,11 +10,11 @@ use xdplab::packet::MacAddr;
 use xdplab::topology::{Lab, LabSpec, NetNs, Placement, Port, native_xdp_mtu_limit};
 
 use crate::support::xdp::{self, XDP_PASS};
-use crate::support::{NETNS, test};
+use crate::support::{NETNS, XDP_FEATURES, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test("doctor::a_fresh_lab_interface_is_fit_for_use", &[&NETNS], fresh_interface),
+        test("doctor::a_fresh_lab_interface_is_fit_for_use", &[&NETNS, &XDP_FEATURES], fresh_interface),
         test("doctor::a_program_already_attached_is_named", &[&NETNS], program_attached),
         test("doctor::the_mtu_verdict_is_the_kernel_s", &[&NETNS], mtu_verdict),
         test("doctor::the_peer_s_mtu_is_judged_where_it_is_in_sight", &[&NETNS], peer_mtu),
@@ -48,6 +48,9 @@ fn fresh_interface() {
     let xmit = line(&lines, "interface.xdp.ndo_xmit");
     assert_eq!(xmit.answer, Answer::No, "the peer has no NAPI: {xmit:?}");
     lab.dut.netns.run(|| require_unused(&lab.dut.name)).unwrap();
+    let _link = lab.dut.netns.run(|| Ok(xdp::attach(lab.dut.ifindex, XDP_PASS, 0))).unwrap().unwrap();
+    let lines = lines_of(&lab.generator);
+    assert_eq!(line(&lines, "interface.xdp.ndo_xmit").answer, Answer::Yes, "the peer has NAPI now");
 }
 
 fn program_attached() {
@@ -58,8 +61,6 @@ fn program_attached() {
     let line_of_program = line(&lines, "interface.no_program");
     assert_eq!(line_of_program.answer, Answer::No);
     assert!(line_of_program.detail.starts_with(&format!("native, id {id}, name ")), "{line_of_program:?}");
-    let lines = lines_of(&lab.generator);
-    assert_eq!(line(&lines, "interface.xdp.ndo_xmit").answer, Answer::Yes, "the peer has NAPI now");
 }
 
 fn mtu_verdict() {

@@ -15,9 +15,19 @@ use xdplab::live::{RedirectDevice, RedirectSpec};
 use xdplab::netlink::{Ethtool, XdpMode};
 use xdplab::topology::{NamedLabs, NetNs, Network, NetworkSpec};
 
-use crate::support::child::Actor;
+use crate::support::child::{self, Actor, Part};
 use crate::support::{BPF, NETNS, eventually, test};
 use crate::topology::Tether;
+
+pub(crate) const CHILDREN: &[Part] = &[
+    ("list interfaces", || print!("{}", fs::read_to_string("/proc/net/dev").unwrap())),
+    ("end with 7", || std::process::exit(7)),
+    ("stay", || {
+        loop {
+            std::thread::park();
+        }
+    }),
+];
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -319,17 +329,22 @@ fn exec() {
     let labs = Labs::new("exec");
     let name = labs.name("veth");
     labs.done(&["up", "veth", "--as", &name]);
-    let links = labs.done(&["exec", &name, "left", "cat", "/proc/net/dev"]);
+    let this = std::env::current_exe().unwrap();
+    let exec = |namespace: &str, part: &str| {
+        let mut command = labs.command(&["exec", &name, namespace, this.to_str().unwrap()]);
+        command.env(child::PART, part);
+        command
+    };
+    let links = String::from_utf8(exec("left", "list interfaces").output().unwrap().stdout).unwrap();
     assert!(links.contains("v0:") && !links.contains("v1:"), "{links}");
-    let status = labs.run(&["exec", &name, "right", "sh", "-c", "exit 7"]).status;
-    assert_eq!(status.code(), Some(7));
+    assert_eq!(exec("right", "end with 7").status().unwrap().code(), Some(7));
     let no_command = labs.refusal(&["exec", &name, "left", "/no/such/command"]);
     assert!(no_command.contains("ENOENT"), "{no_command}");
-    let no_namespace = labs.refusal(&["exec", &name, "middle", "true"]);
+    let no_namespace = labs.refusal(&["exec", &name, "middle", "command"]);
     assert!(no_namespace.contains("it has only left, right"), "{no_namespace}");
 
     // Who is still in it is told.
-    let mut inside = Actor(labs.command(&["exec", &name, "left", "sleep", "60"]).spawn().unwrap());
+    let mut inside = Actor(exec("left", "stay").spawn().unwrap());
     let net = format!("/proc/{}/ns/net", inside.id());
     let of_left = fs::metadata(format!("/run/netns/{name}-left")).unwrap();
     use std::os::unix::fs::MetadataExt as _;

@@ -21,6 +21,7 @@ mod live;
 mod measurement;
 mod no_arrival;
 mod observers;
+mod pktgen;
 mod redirect;
 mod rerun;
 mod scenarios;
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     if let Some(code) = support::child::run_if_asked(&[
         attachment::CHILDREN,
         generator::CHILDREN,
+        labs::CHILDREN,
         measurement::CHILDREN,
         topology::CHILDREN,
     ]) {
@@ -64,6 +66,7 @@ fn main() -> ExitCode {
         measurement::tests(),
         no_arrival::tests(),
         observers::tests(),
+        pktgen::tests(),
         redirect::tests(),
         rerun::tests(),
         scenarios::tests(),

@@ -8,7 +8,7 @@ use xdplab::record::Record;
 
 use crate::counts::lab;
 use crate::live::{self, Live, generator};
-use crate::support::{BPF, NETNS, test};
+use crate::support::{BPF, NETNS, seconds, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -27,7 +27,7 @@ fn programs() {
     };
     let sides = ["--baseline", "drop:no-touch", "--candidate", "drop:read-data"];
     run(&[
-        &["ab", "--seconds", "1", "--rounds", "2", "--slice-packets", "256", "--record", &path("first")],
+        &["ab", "--seconds", &seconds(1.0), "--rounds", "2", "--slice-packets", "256", "--record", &path("first")],
         &sides[..],
     ]
     .concat());

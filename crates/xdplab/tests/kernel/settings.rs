@@ -10,12 +10,12 @@ use xdplab::settings::{self, SettingsPlan};
 use xdplab::topology::Placement;
 use xdplab::verdict::Verdict;
 
-use crate::support::{NETNS, test};
+use crate::support::{NETNS, SHELL, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test("settings::commands_run_in_turn_where_the_device_is_and_things_are_put_back", &[&NETNS], in_turn),
-        test("settings::a_command_that_fails_is_one_line_and_things_are_put_back", &[&NETNS], failing),
+        test("settings::commands_run_in_turn_where_the_device_is_and_things_are_put_back", &[&NETNS, &SHELL], in_turn),
+        test("settings::a_command_that_fails_is_one_line_and_things_are_put_back", &[&NETNS, &SHELL], failing),
     ]
 }
 

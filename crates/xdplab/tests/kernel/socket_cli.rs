@@ -12,7 +12,7 @@ use xdplab::record::Record;
 use xdplab::topology::{Lab, LabSpec, Placement};
 
 use crate::live::{Ended, Live, command};
-use crate::support::{NETNS, eventually, test};
+use crate::support::{NETNS, eventually, seconds, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -80,8 +80,10 @@ fn json() {
     let args = ["-p", "5000", "--json", "-n", "1", "--cpus", "0", "-B", &to, "--record", sink_record];
     let sink = sink(&lab, &args);
     let record = path.to_str().unwrap();
-    let ended =
-        send(&lab, &[&to, "-p", "5000", "--duration", "0.6", "-I", "0.2", "--cpus", "0", "--json", "--record", record]);
+    let ended = send(
+        &lab,
+        &[&to, "-p", "5000", "--duration", &seconds(0.6), "-I", "0.2", "--cpus", "0", "--json", "--record", record],
+    );
     let (start, intervals, end) = (ended.events("start"), ended.events("interval"), ended.events("end").remove(0));
     assert_eq!(start[0]["socket"]["to"], format!("[{to}]:5000"));
     assert!(intervals.len() >= 3, "{}", ended.stdout);

@@ -11,11 +11,11 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt};
 use tempfile::TempDir;
 use xdplab::record::Record;
-use xdplab::topology::Lab;
+use xdplab::topology::{Lab, LabSpec, Placement};
 
 use crate::counts::lab;
 use crate::live::{Ended, Live, command, programs};
-use crate::support::{BPF, NETNS, TWO_CPUS, eventually, test};
+use crate::support::{BPF, NETNS, TWO_CPUS, XDP_FEATURES, eventually, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
@@ -30,6 +30,7 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("tcp::json_and_record_tell_the_same", &[&NETNS, &BPF], json),
         test("tcp::immediate_exit_connects_and_ends_at_once", &[&NETNS, &BPF], immediate_exit),
         test("tcp::what_can_t_be_is_one_line_and_leaves_nothing_behind", &[&NETNS, &BPF], refused),
+        test("tcp::nothing_is_sent_where_nothing_would_arrive", &[&NETNS, &BPF, &XDP_FEATURES], deaf),
     ]
 }
 
@@ -298,7 +299,11 @@ fn refused() {
     let absent = command(&["trafficgen", "tcp", &to, "-i", "nosuch0"]);
     Live::spawn(&lab.generator, absent).wait().refused(&["nosuch0"]);
     drop(server.end());
-    // The peer takes no redirected frames: said before anybody is spoken to.
-    let deaf = Lab::build(&xdplab::topology::LabSpec::new(xdplab::topology::Placement::Same { cpu: 0 })).unwrap();
+}
+
+/// The peer takes no redirected frames: said before anybody is spoken to.
+fn deaf() {
+    let deaf = Lab::build(&LabSpec::new(Placement::Same { cpu: 0 })).unwrap();
+    let to = deaf.dut.ipv4.to_string();
     spawn(&deaf, &[&to]).wait().refused(&["Interface gen0 does not support sending packets via XDP", "gro on"]);
 }

@@ -16,13 +16,13 @@ use xdplab::{Error, ErrorKind};
 
 use crate::support::child::{self, Part};
 use crate::support::xdp::{self, XDP_DROP, XDP_PASS};
-use crate::support::{NETNS, TWO_CPUS, eventually, test};
+use crate::support::{NAPI_LIST, NETNS, TWO_CPUS, eventually, patience, test};
 
 pub(crate) const CHILDREN: &[Part] = &[("hold a lab", hold_a_lab), ("fail half way", fail_half_way)];
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test("topology::a_lab_has_the_queues_and_the_mtu_asked_for", &[&NETNS], queues_and_mtu),
+        test("topology::a_lab_has_the_queues_and_the_mtu_asked_for", &[&NETNS, &NAPI_LIST], queues_and_mtu),
         test("topology::only_what_is_sent_arrives_and_without_address_resolution", &[&NETNS], only_what_is_sent),
         test("topology::the_first_datagram_of_each_lab_arrives", &[&NETNS], first_datagram),
         test("topology::two_labs_stand_side_by_side", &[&NETNS], two_labs),
@@ -34,13 +34,18 @@ pub(crate) fn tests() -> Vec<Trial> {
         test("topology::wrong_input_is_an_error_of_one_line", &[&NETNS], wrong_input),
         test("topology::the_kernel_s_own_words_are_in_the_error", &[&NETNS], extended_ack),
         test("topology::split_placement_pins_every_napi_thread", &[&NETNS, &TWO_CPUS], split_placement),
+        test(
+            "topology::after_another_attachment_napi_threads_are_pinned_anew",
+            &[&NETNS, &TWO_CPUS, &NAPI_LIST],
+            pinned_anew,
+        ),
         test("topology::split_placement_without_napi_says_what_to_do", &[&NETNS, &TWO_CPUS], split_without_napi),
-        test("topology::same_placement_leaves_napi_to_softirq", &[&NETNS], same_placement),
+        test("topology::same_placement_leaves_napi_to_softirq", &[&NETNS, &NAPI_LIST], same_placement),
         test("topology::the_mtu_limit_is_the_kernel_s", &[&NETNS], mtu_limit),
-        test("topology::features_and_attachment_are_read_back", &[&NETNS], features_and_attachment),
+        test("topology::features_and_attachment_are_read_back", &[&NETNS, &NAPI_LIST], features_and_attachment),
         test("topology::the_driver_s_counters_count_each_drop", &[&NETNS], driver_counters),
         test("topology::routes_lead_through_the_lab", &[&NETNS], routes),
-        test("topology::what_veth_does_not_tell_is_refused_with_a_reason", &[&NETNS], not_told),
+        test("topology::what_veth_does_not_tell_is_refused_with_a_reason", &[&NETNS, &NAPI_LIST], not_told),
     ]
 }
 
@@ -59,7 +64,7 @@ fn attach(port: &Port, action: u32, prog_flags: u32) -> std::os::fd::OwnedFd {
 /// A UDP socket bound to an address of the port, in its namespace.
 fn udp(port: &Port, address: impl Into<IpAddr> + Send) -> UdpSocket {
     let socket = port.netns.run(|| Ok(UdpSocket::bind((address.into(), 0)).unwrap())).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    socket.set_read_timeout(Some(patience(5))).unwrap();
     socket
 }
 
@@ -281,7 +286,6 @@ fn wrong_input() {
         assert!(one_line(&rtnl.link_by_index(ifindex).unwrap_err()).contains("netlink(RTM_GETLINK)"));
         one_line(&rtnl.set_up(ifindex).unwrap_err());
         one_line(&rtnl.delete_link(ifindex).unwrap_err());
-        one_line(&lab.dut.netns.run(Netdev::open).unwrap().xdp(ifindex).unwrap_err());
         one_line(&lab.dut.netns.run(Ethtool::open).unwrap().features(ifindex).unwrap_err());
     }
     one_line(&lab.dut.netns.run(EthtoolIoctl::open).unwrap().statistics("dut1").unwrap_err());
@@ -301,7 +305,7 @@ fn extended_ack() {
 fn split_placement() {
     let placement = Placement::split().unwrap();
     let lab = Lab::build(&LabSpec { queues: 2, placement, ..spec() }).unwrap();
-    let link = attach(&lab.dut, XDP_PASS, 0);
+    let _link = attach(&lab.dut, XDP_PASS, 0);
     let state = lab.apply_placement().unwrap();
     assert_eq!(state.threads.len(), 2);
     for thread in &state.threads {
@@ -311,12 +315,18 @@ fn split_placement() {
         assert_eq!(allowed.trim(), placement.dut_cpu().unwrap().to_string());
     }
     both_ends_see_each_other(&lab);
-    // A program attached anew comes with new threads.
-    drop(link);
-    let _link = attach(&lab.dut, XDP_PASS, 0);
-    let again = lab.apply_placement().unwrap();
-    assert_eq!(again.threads.len(), 2);
-    assert_ne!(again.threads[0].pid, state.threads[0].pid);
+}
+
+/// A program attached anew comes with new threads.
+fn pinned_anew() {
+    let lab = Lab::build(&LabSpec { queues: 2, placement: Placement::split().unwrap(), ..spec() }).unwrap();
+    let pids = || {
+        let _link = attach(&lab.dut, XDP_PASS, 0);
+        lab.apply_placement().unwrap().threads.iter().map(|thread| thread.pid).collect::<Vec<_>>()
+    };
+    let [first, second] = [pids(), pids()];
+    assert_eq!((first.len(), second.len()), (2, 2));
+    assert!(second.iter().all(|pid| !first.contains(pid)), "{first:?} {second:?}");
 }
 
 fn split_without_napi() {
@@ -357,6 +367,9 @@ fn features_and_attachment() {
     let lab = lab();
     let features = || lab.generator.netns.run(Netdev::open).unwrap().xdp(lab.generator.ifindex).unwrap().features;
     let link = |port: &Port| port.netns.rtnl().unwrap().link_by_index(port.ifindex).unwrap();
+    for ifindex in [0, 99_999, u32::MAX] {
+        one_line(&lab.dut.netns.run(Netdev::open).unwrap().xdp(ifindex).unwrap_err());
+    }
     assert_eq!(features(), [XdpFeature::Basic, XdpFeature::Redirect, XdpFeature::RxSg]);
     assert_eq!(link(&lab.dut).xdp, []);
     let attached = attach(&lab.dut, XDP_PASS, 0);

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::{env, io, thread};
 
-use libtest_mimic::{Failed, Trial};
+use libtest_mimic::{Completion, Failed, Trial};
 use xsk::{Config, Socket, TxMetadata, Umem, UmemConfig};
 
 use crate::support::{Lab, netlink};
@@ -61,12 +61,9 @@ impl Tests {
                 test();
                 Ok(())
             }),
-            // Run all the same (`--ignored`), an ignored test fails.
-            Some(lack) => {
-                let ignored = !self.required || matches!(lack, Lack::Kernel(_));
-                let (Lack::Setup(reason) | Lack::Kernel(reason)) = lack;
-                let kind = if ignored { reason.clone() } else { String::new() };
-                Trial::test(name, || Err(Failed::from(reason))).with_kind(kind).with_ignored_flag(ignored)
+            Some(Lack::Setup(reason)) if self.required => Trial::test(name, || Err(Failed::from(reason))),
+            Some(Lack::Setup(reason) | Lack::Kernel(reason)) => {
+                Trial::ignorable_test(name, || Ok(Completion::ignored_with(reason)))
             }
         };
         self.trials.push(trial);

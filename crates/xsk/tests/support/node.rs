@@ -13,8 +13,8 @@ const HEADER: usize = 14;
 /// The first offset with room for the number, a multiple of 8 and with room for Tx metadata.
 pub const OFFSET: u32 = 64;
 
-/// Long enough for any packet of a test on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+/// Long enough for any packet of a test on a busy or an emulated machine.
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 pub struct Node {
     pub umem: Umem,

@@ -21,9 +21,9 @@ pub(crate) struct Capture {
 }
 
 impl Capture {
-    pub(crate) fn on(lab: &Lab) -> Self {
+    pub(crate) fn on(lab: &Lab, multi_buffer: bool) -> Self {
         let umem = Umem::new(UmemConfig { frames: 4096, ..UmemConfig::default() }).unwrap();
-        let config = Config { fill_ring: 4096, multi_buffer: true, ..Config::default() };
+        let config = Config { fill_ring: 4096, multi_buffer, ..Config::default() };
         let bind = || Ok(Socket::bind(&umem, lab.dut.ifindex, 0, &config).unwrap());
         let mut socket = lab.dut.netns.run(bind).unwrap();
         socket.fill.push(umem.take_free()).unwrap();

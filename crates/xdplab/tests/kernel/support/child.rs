@@ -9,7 +9,7 @@ use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::Signal;
 
 /// Names the part; without it the binary runs the tests.
-const PART: &str = "XDPLAB_KERNEL_TEST_PART";
+pub(crate) const PART: &str = "XDPLAB_KERNEL_TEST_PART";
 
 /// A part a child can play: its name, and what it does. It talks by one line on its standard output.
 pub(crate) type Part = (&'static str, fn());

@@ -3,6 +3,7 @@
 pub(crate) mod capture;
 pub(crate) mod child;
 pub(crate) mod held;
+pub(crate) mod needs;
 pub(crate) mod tap;
 pub(crate) mod xdp;
 
@@ -14,74 +15,34 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
-use nix::errno::Errno;
-use xdplab::ErrorKind;
-use xdplab::generator::{LiveFrames, LiveFramesSpec, Rewrite};
-use xdplab::topology::NetNs;
+pub(crate) use needs::{
+    BPF, NAPI_LIST, NETNS, Need, PKTGEN, Probe, REAL_TIME, RETURNS_BY_OTHERS, SHELL, TAP, TWO_CPUS, XDP_FEATURES,
+    XSK_FRAGS, is_before, refuses_redirects_to_deaf_peers,
+};
 
 /// Set to 1 where every test must run that the kernel is able to run.
 const REQUIRE: &str = "XDPLAB_REQUIRE_KERNEL_TESTS";
 
+/// Set to 1 where QEMU plays the machine, as `cargo xtask vm-test` does.
+const EMULATED: &str = "XDPLAB_EMULATED";
+
 /// How many tests were ignored for each reason.
 static IGNORED: Mutex<BTreeMap<String, usize>> = Mutex::new(BTreeMap::new());
 
-/// Something that a test can't do without.
-pub(crate) struct Need {
-    pub(crate) name: &'static str,
-    pub(crate) probe: fn() -> Probe,
+/// Whether QEMU plays the machine: everything takes many times as long, and times mean nothing.
+pub(crate) fn emulated() -> bool {
+    env::var(EMULATED).is_ok_and(|value| value == "1")
 }
 
-/// Whether a need is met.
-pub(crate) enum Probe {
-    Met,
-    /// This process can't do it: want of rights, a limit, anything that is a matter of how the tests are run.
-    Prevented(String),
-    /// The kernel or the machine can't do it, whoever asks.
-    Lacking(String),
+/// So many seconds, or as many more as it takes emulated to get as far, for a command line.
+pub(crate) fn seconds(seconds: f64) -> String {
+    (if emulated() { 4.0 * seconds } else { seconds }).to_string()
 }
 
-impl Probe {
-    /// Judges an attempt: only the errors by which the kernel says that it does not know a thing count as its lack.
-    pub(crate) fn of<T>(attempt: xdplab::Result<T>) -> Self {
-        const UNKNOWN: [Errno; 5] =
-            [Errno::ENOSYS, Errno::EOPNOTSUPP, Errno::EINVAL, Errno::ENOENT, Errno::EAFNOSUPPORT];
-        let Err(error) = attempt else { return Self::Met };
-        let lacking = matches!(error.kind(), ErrorKind::Unsupported(_))
-            || error.errno().is_some_and(|errno| UNKNOWN.contains(&errno));
-        if lacking { Self::Lacking(error.to_string()) } else { Self::Prevented(error.to_string()) }
-    }
+/// How long something may take that should take so many seconds at most.
+pub(crate) fn patience(seconds: u64) -> Duration {
+    Duration::from_secs(if emulated() { 12 * seconds } else { seconds })
 }
-
-/// Network namespaces can be made.
-pub(crate) const NETNS: Need = Need { name: "network namespaces", probe: || Probe::of(NetNs::new()) };
-
-/// XDP programs can be loaded, and the kernel makes live frames.
-pub(crate) const BPF: Need = Need { name: "live frames", probe: || Probe::of(send_one()) };
-
-/// Sends a frame to the loopback interface of an empty namespace, which takes none.
-fn send_one() -> xdplab::Result<()> {
-    let rewrite = Rewrite::default();
-    let spec = LiveFramesSpec { frame: vec![0; 60], ifindex: 1, cpus: vec![0], batch: 1, count: Some(1), rewrite };
-    LiveFrames::start(&spec, &NetNs::new()?)?.wait().map(|_sent| ())
-}
-
-/// There are tap interfaces.
-pub(crate) const TAP: Need = Need {
-    name: "tap interfaces",
-    probe: || match std::fs::exists("/dev/net/tun") {
-        Ok(true) => Probe::Met,
-        _ => Probe::Lacking("there is no /dev/net/tun".to_owned()),
-    },
-};
-
-/// The machine has two CPUs.
-pub(crate) const TWO_CPUS: Need = Need {
-    name: "two CPUs",
-    probe: || match std::thread::available_parallelism() {
-        Ok(cpus) if cpus.get() >= 2 => Probe::Met,
-        _ => Probe::Lacking("there is one".to_owned()),
-    },
-};
 
 /// A test called `name` that runs where all its needs are met; it fails by panicking.
 pub(crate) fn test(name: &'static str, needs: &'static [&'static Need], body: fn()) -> Trial {
@@ -105,7 +66,7 @@ fn unmet(needs: &[&Need]) -> Option<(String, bool)> {
     needs.iter().find_map(|need| match (need.probe)() {
         Probe::Met => None,
         Probe::Prevented(why) => Some((format!("needs {}: {why}", need.name), false)),
-        Probe::Lacking(why) => Some((format!("needs {}, which the kernel lacks: {why}", need.name), true)),
+        Probe::Lacking(why) => Some((format!("needs {}, which is not to be had here: {why}", need.name), true)),
     })
 }
 
@@ -149,7 +110,7 @@ fn without_rights() {
 
 /// Waits until `condition` holds; panics with `what` if it does not within `seconds`.
 pub(crate) fn eventually(what: &str, seconds: u64, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let deadline = Instant::now() + patience(seconds);
     while !condition() {
         assert!(Instant::now() < deadline, "not within {seconds} s: {what}");
         std::thread::sleep(Duration::from_millis(5));
