@@ -3,11 +3,13 @@
 
 mod bpf;
 mod guest;
+mod vm_test;
 
 use std::io::Write as _;
 
 use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use vm_test::VmTest;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Developer tasks of the xdplab workspace")]
@@ -35,12 +37,21 @@ enum Task {
     },
     /// Run the kernel tests inside guests, without counting
     VmTest {
-        /// A kernel as `xdplab kernels` takes it; repeat it for several
-        #[arg(long = "kernel", required = true)]
+        /// Kernels as `xdplab kernels` takes them
+        #[arg(value_name = "KERNEL", required = true)]
         kernels: Vec<String>,
-        /// Arguments for the tests, such as names to filter by
-        #[arg(last = true)]
-        arguments: Vec<String>,
+        /// Run only the tests of this package
+        #[arg(long, value_name = "NAME", value_parser = vm_test::PACKAGES)]
+        package: Option<String>,
+        /// Run only tests whose names have this in them
+        #[arg(long, value_name = "FILTER")]
+        test_filter: Option<String>,
+        /// Leave out tests whose names have this in them; repeat it for several
+        #[arg(long, value_name = "NAME")]
+        skip: Vec<String>,
+        /// Wall-clock seconds after which a guest is stopped; each kernel has one for the tests of xdplab and one for those of xsk
+        #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+        timeout: u64,
     },
 }
 
@@ -53,6 +64,9 @@ fn main() -> anyhow::Result<()> {
             writeln!(std::io::stdout().lock(), "{}", path.display()).context("can't print")
         }
         Task::CheckCounts { older, newer } => guest::check_counts(&older, &newer),
-        Task::VmTest { kernels, arguments } => guest::test(&kernels, &arguments),
+        Task::VmTest { kernels, package, test_filter, skip, timeout } => {
+            let (package, filter) = (package.as_deref(), test_filter.as_deref());
+            vm_test::run(&VmTest { kernels: &kernels, package, filter, skip: &skip, timeout })
+        }
     }
 }
