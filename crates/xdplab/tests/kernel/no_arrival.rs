@@ -14,13 +14,17 @@ use xdplab::topology::{Lab, LabSpec, Placement, Port};
 use crate::counts::{attach, lab};
 use crate::live::{Ended, Live, command, programs};
 use crate::support::tap::tap;
-use crate::support::{BPF, NETNS, TAP, TWO_CPUS, eventually, test};
+use crate::support::{BPF, NETNS, TAP, TWO_CPUS, XDP_FEATURES, eventually, test};
 
 pub(crate) fn tests() -> Vec<Trial> {
     vec![
-        test("no_arrival::a_peer_without_napi_can_be_sent_to_if_told_to_go_on", &[&NETNS, &BPF], no_napi),
+        test(
+            "no_arrival::a_peer_without_napi_can_be_sent_to_if_told_to_go_on",
+            &[&NETNS, &BPF, &XDP_FEATURES],
+            no_napi,
+        ),
         test("no_arrival::a_peer_that_is_down_is_told", &[&NETNS, &BPF], peer_down),
-        test("no_arrival::an_interface_without_ndo_xdp_xmit_is_told", &[&NETNS, &BPF], no_ndo_xdp_xmit),
+        test("no_arrival::an_interface_without_ndo_xdp_xmit_is_told", &[&NETNS, &BPF, &XDP_FEATURES], no_ndo_xdp_xmit),
         test("no_arrival::a_receiver_that_stalls_is_told_as_a_full_ring", &[&NETNS, &BPF, &TAP], stalled),
         test("no_arrival::an_address_that_nobody_has_is_told", &[&NETNS, &BPF], wrong_address),
         test("no_arrival::an_interface_that_is_set_down_midway_is_told", &[&NETNS, &BPF], set_down),
