@@ -14,6 +14,7 @@ use crate::sample::Schedule;
 use crate::stats::{self, Comparison, Level, Slice};
 use crate::sys::affinity::Pinned;
 use crate::topology::Placement;
+use crate::units::whole_nanos;
 
 /// Allocations and returns of a slice where each takes a nanosecond or two: tens of microseconds, of which reading the thread's
 /// clock is less than a hundredth.
@@ -253,10 +254,9 @@ fn sample(
         let path = &mut copies[usize::from(entry.copy)][usize::from(entry.variant)];
         path.run(WARMUP_OPERATIONS);
         let (done, time) = path.run(operations);
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        let stop_ns = nanos(origin.elapsed());
+        let stop_ns = whole_nanos(origin.elapsed());
         slices.push(Slice {
-            start_ns: stop_ns.saturating_sub(nanos(time)),
+            start_ns: stop_ns.saturating_sub(whole_nanos(time)),
             stop_ns,
             packets: u32::try_from(done).unwrap_or(u32::MAX),
             cpu: 0,

@@ -8,6 +8,7 @@ use crate::observed::{Observed, Onwards};
 use crate::reading::Reading;
 use crate::stats::{self, Interval, Level};
 use crate::topology::Placement;
+use crate::units::percent_text;
 
 /// From this share of its time on a CPU or a thread counts as saturated.
 pub(crate) const SATURATED: f64 = 0.95;
@@ -143,9 +144,9 @@ fn saturated(observed: &Observed) -> Option<String> {
     observed.remote.iter().find_map(|time| match &time.by {
         RemoteBy::Kthreads(cpus) => cpus.iter().find_map(no_idle_time),
         // It looks for packets even when there are none, so that its CPU may never be idle.
-        RemoteBy::AfXdp { share, .. } => {
-            share.filter(|share| *share >= SATURATED).map(|share| format!("the AF_XDP thread, {} busy", percent(share)))
-        }
+        RemoteBy::AfXdp { share, .. } => share
+            .filter(|share| *share >= SATURATED)
+            .map(|share| format!("the AF_XDP thread, {} busy", percent_text(share))),
     })
 }
 
@@ -161,7 +162,7 @@ fn device(observed: &Observed) -> Reading<String> {
             Reading::Known(format!("RX CPU {cpu}, which had no idle time: {}", spent(&shares)))
         }
         Some(shares) => {
-            Reading::Known(format!("the sender: RX CPU {cpu} was idle for {} of its time", percent(shares.idle)))
+            Reading::Known(format!("the sender: RX CPU {cpu} was idle for {} of its time", percent_text(shares.idle)))
         }
         None => Reading::not_available(format!("where the time of CPU {cpu} went is not known")),
     })
@@ -173,11 +174,12 @@ fn of_cpu(shares: &[(u32, Reading<CpuShares>)], cpu: u32) -> Option<CpuShares> {
 
 fn spent(shares: &CpuShares) -> String {
     let CpuShares { user, system, softirq, steal, .. } = shares;
-    format!("{} in threads, {} in softirq, {} stolen", percent(user + system), percent(*softirq), percent(*steal))
-}
-
-fn percent(share: f64) -> String {
-    format!("{:.0} %", 100.0 * share)
+    format!(
+        "{} in threads, {} in softirq, {} stolen",
+        percent_text(user + system),
+        percent_text(*softirq),
+        percent_text(*steal)
+    )
 }
 
 #[cfg(test)]

@@ -63,6 +63,18 @@ impl fmt::Display for PacketsPerSec {
     }
 }
 
+/// A time in whole nanoseconds; more than 584 years are `u64::MAX`.
+#[must_use]
+pub fn whole_nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// A share of 0 to 1 in whole per cents.
+#[must_use]
+pub fn percent_text(share: f64) -> String {
+    format!("{:.0} %", 100.0 * share)
+}
+
 /// About how long something takes, in whole seconds or minutes.
 #[must_use]
 pub fn duration_text(seconds: f64) -> String {

@@ -15,6 +15,7 @@ use crate::stats::{self, Difference, Level, Slice};
 use crate::sys::affinity::Pinned;
 use crate::sys::bpf::run_alone;
 use crate::topology::{Lab, LabSpec, Placement, Port};
+use crate::units::whole_nanos;
 
 const WHAT: &str = "measure what the dispatcher costs";
 /// Everything is loaded anew for each round.
@@ -92,7 +93,7 @@ fn take_round(labs: &[Lab; 2], cpu: usize, frame: &[u8], seed: u64) -> Result<Ve
         let start = Instant::now();
         run_alone(program, frame, WARMUP + RUNS, WHAT)?;
         let stop = Instant::now();
-        let ns = |at: Instant| u64::try_from((at - begin).as_nanos()).unwrap_or(u64::MAX);
+        let ns = |at: Instant| whole_nanos(at - begin);
         slices.push(Slice {
             // The call's own cost and the first runs are what the short call took.
             start_ns: ns(start + (start - short)),

@@ -24,6 +24,7 @@ use crate::sys::affinity::Pinned;
 use crate::sys::bpf::run_live_frames;
 use crate::sys::interrupt;
 use crate::topology::NetNs;
+use crate::units::whole_nanos;
 
 /// What to send and from where.
 #[derive(Clone, Debug)]
@@ -451,7 +452,7 @@ impl Worker {
     fn tell_cpu_time(&self) {
         // The clock is there on every kernel that has live frames.
         let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from);
-        self.cpu_time.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.cpu_time.store(whole_nanos(time), Ordering::Relaxed);
     }
 
     /// How many packets are still to be sent. The program's own count says it, since anybody's signal ends a call early.

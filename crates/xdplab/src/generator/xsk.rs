@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::packet::{Traffic, Variator, checksum};
 use crate::sys::affinity::Pinned;
 use crate::sys::sched;
+use crate::units::whole_nanos;
 
 /// Frames of a umem.
 const FRAMES: u32 = 4096;
@@ -362,17 +363,16 @@ impl Shared {
     }
 
     fn count_departure(&self, at: Duration, gap: Option<Duration>, late: Duration) {
-        let nanos = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         match gap {
-            Some(gap) => drop(self.gaps[GapCounts::bucket(nanos(gap))].fetch_add(1, Ordering::Relaxed)),
-            None => self.departed[0].store(nanos(at), Ordering::Relaxed),
+            Some(gap) => drop(self.gaps[GapCounts::bucket(whole_nanos(gap))].fetch_add(1, Ordering::Relaxed)),
+            None => self.departed[0].store(whole_nanos(at), Ordering::Relaxed),
         }
-        self.departed[1].store(nanos(at), Ordering::Relaxed);
+        self.departed[1].store(whole_nanos(at), Ordering::Relaxed);
         let [count, least, sum, most] = &self.late;
         count.fetch_add(1, Ordering::Relaxed);
-        least.fetch_min(nanos(late), Ordering::Relaxed);
-        sum.fetch_add(nanos(late), Ordering::Relaxed);
-        most.fetch_max(nanos(late), Ordering::Relaxed);
+        least.fetch_min(whole_nanos(late), Ordering::Relaxed);
+        sum.fetch_add(whole_nanos(late), Ordering::Relaxed);
+        most.fetch_max(whole_nanos(late), Ordering::Relaxed);
     }
 }
 
@@ -462,7 +462,7 @@ impl Worker {
         let ended = self.send_all();
         // The clock is there on every kernel that has AF_XDP.
         let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from);
-        self.shared.cpu_time.store(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+        self.shared.cpu_time.store(whole_nanos(time), Ordering::Relaxed);
         ended.map_err(|error| Error::invalid("send packets from AF_XDP sockets", error.to_string()))
     }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host::CpuShares;
 use crate::remote::SATURATED;
-use crate::units::{Nanos, PacketsPerSec};
+use crate::units::{Nanos, PacketsPerSec, percent_text, whole_nanos};
 
 /// The time that a thread ran, and the packets that it handled meanwhile.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -34,7 +34,7 @@ impl CpuCost {
     pub fn of(role: String, busy: Duration, period: Duration, packets: u64) -> Self {
         Self {
             role,
-            busy_ns: u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX),
+            busy_ns: whole_nanos(busy),
             share: if period.is_zero() { 0.0 } else { busy.as_secs_f64() / period.as_secs_f64() },
             packets,
             ns_per_packet: PacketsPerSec::of(packets, busy).and_then(PacketsPerSec::to_nanos),
@@ -44,17 +44,16 @@ impl CpuCost {
 
     /// What this CPU was saturated with, if it was.
     pub(super) fn saturated(&self) -> Option<String> {
-        let percent = |share: f64| format!("{:.0} %", share * 100.0);
         if self.share >= SATURATED {
-            return Some(format!("{}, {} busy", self.role, percent(self.share)));
+            return Some(format!("{}, {} busy", self.role, percent_text(self.share)));
         }
         let cpu = self.cpu.filter(|cpu| cpu.idle <= 1.0 - SATURATED)?;
         Some(format!(
             "{}, which had no idle time: {} in this thread, {} in softirq, {} stolen",
             self.role,
-            percent(self.share),
-            percent(cpu.softirq),
-            percent(cpu.steal)
+            percent_text(self.share),
+            percent_text(cpu.softirq),
+            percent_text(cpu.steal)
         ))
     }
 }

@@ -17,7 +17,7 @@ use crate::netlink::{Netdev, Rtnl};
 use crate::reading::Reading;
 use crate::remote::SATURATED;
 use crate::topology::Sysfs;
-use crate::units::{Nanos, PacketsPerSec};
+use crate::units::{Nanos, PacketsPerSec, percent_text, whole_nanos};
 
 /// The account is in steps of 10 ms (`USER_HZ`) and usually sampled at the timer tick: less than this is too coarse.
 const LEAST_BUSY: Duration = Duration::from_millis(200);
@@ -53,16 +53,16 @@ impl Reading<SoftirqTime> {
             let busiest = cpus.iter().max_by(|(_, one), (_, other)| one.softirq.total_cmp(&other.softirq));
             match busiest {
                 Some((cpu, busy)) if busy.softirq >= SATURATED => {
-                    format!("RX CPU {cpu}: {} of its time in softirq", percent(busy.softirq))
+                    format!("RX CPU {cpu}: {} of its time in softirq", percent_text(busy.softirq))
                 }
                 Some((cpu, busy)) if busy.idle <= 1.0 - SATURATED => {
                     format!(
                         "RX CPU {cpu}: no idle time, {} in softirq and the rest in other work",
-                        percent(busy.softirq)
+                        percent_text(busy.softirq)
                     )
                 }
                 Some((cpu, busy)) => {
-                    format!("the sender: RX CPU {cpu} was idle for {} of its time", percent(busy.idle))
+                    format!("the sender: RX CPU {cpu} was idle for {} of its time", percent_text(busy.idle))
                 }
                 None => "the sender: no packet came".into(),
             }
@@ -83,7 +83,8 @@ impl RxCost {
     pub(super) fn limiter(&self) -> Reading<String> {
         let Some(threads) = &self.threads else { return self.softirq.limiter() };
         threads.as_ref().map(|cost| {
-            let to_spare = || format!("the sender: {} of its time the {} slept", percent(1.0 - cost.share), cost.role);
+            let to_spare =
+                || format!("the sender: {} of its time the {} slept", percent_text(1.0 - cost.share), cost.role);
             cost.saturated().unwrap_or_else(to_spare)
         })
     }
@@ -167,10 +168,6 @@ fn any_threaded(ifindexes: &[u32]) -> Result<bool> {
     Ok(threaded.collect::<Result<Vec<_>>>()?.contains(&true))
 }
 
-fn percent(share: f64) -> String {
-    format!("{:.0} %", 100.0 * share)
-}
-
 fn of_shares(
     shares: &BTreeMap<u32, Reading<CpuShares>>,
     period: Duration,
@@ -187,7 +184,6 @@ fn of_shares(
         return Err(format!("{:.2} s in softirq are too few for an account in ticks", sum.as_secs_f64()));
     }
     let per_packet = |packets, busy| PacketsPerSec::of(packets, busy).and_then(PacketsPerSec::to_nanos);
-    let nanos = |busy: Duration| u64::try_from(busy.as_nanos()).unwrap_or(u64::MAX);
     let cpu = |(cpu, shares): (&u32, &CpuShares)| {
         let packets = received.cpus.get(cpu).map_or(0, |counts| counts.packets);
         let ns_per_packet = Some(busy(shares)).filter(|busy| *busy >= LEAST_BUSY);
@@ -195,7 +191,7 @@ fn of_shares(
         (*cpu, BusyCpu { ns_per_packet, softirq: shares.softirq, idle: shares.idle })
     };
     Ok(SoftirqTime {
-        busy_ns: shares.iter().map(|(cpu, shares)| (*cpu, nanos(busy(shares)))).collect(),
+        busy_ns: shares.iter().map(|(cpu, shares)| (*cpu, whole_nanos(busy(shares)))).collect(),
         busy_ns_per_packet: per_packet(received.packets, sum).ok_or("no packet was received")?,
         cpus: shares.iter().map(cpu).collect(),
     })

@@ -8,6 +8,7 @@ use crate::host::ThreadClock;
 use crate::reading::Reading;
 use crate::remote::{RemoteBy, RemoteRound, RemoteTime};
 use crate::run::Plan;
+use crate::units::whole_nanos;
 
 /// What a round needs to be told of it.
 pub(super) struct Round<'a> {
@@ -51,7 +52,7 @@ impl Remotes {
                 Source::Socket(handling, busy, packets) => {
                     of_socket(handling, round.sockets).map(|(busy_now, packets_now)| {
                         let of_round = RemoteRound {
-                            busy_ns: nanos(busy_now.saturating_sub(*busy)),
+                            busy_ns: whole_nanos(busy_now.saturating_sub(*busy)),
                             packets: packets_now - *packets,
                         };
                         (*busy, *packets) = (busy_now, packets_now);
@@ -122,7 +123,7 @@ fn of_kthreads(
         });
         match threads.and_then(|busy| packets.map(|packets| (busy, packets))) {
             Reading::Known((busy, packets)) => {
-                sum.busy_ns += nanos(busy);
+                sum.busy_ns += whole_nanos(busy);
                 sum.packets += packets;
             }
             Reading::NotAvailable { why } => return Reading::NotAvailable { why },
@@ -139,8 +140,4 @@ fn of_socket(handling: &Handling, sockets: Option<&XskSockets>) -> Reading<(Dura
         let handled = sockets.spec().sockets.iter().zip(readings).filter(|(socket, _)| *socket == handling);
         (busy, handled.map(|(_, reading)| reading.counts.rx_packets).sum())
     })
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
+use crate::units::whole_nanos;
+
 /// For none of the sockets: the thread looks for packets and finds none.
 const NONE: usize = usize::MAX;
 
@@ -72,8 +74,7 @@ fn thread_clock(tid: i32) -> ClockId {
 
 fn clock_ns(clock: ClockId) -> u64 {
     // Since Linux 2.6.12; a process may always read those of its threads.
-    let time = clock_gettime(clock).map(Duration::from).unwrap_or_default();
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+    whole_nanos(clock_gettime(clock).map(Duration::from).unwrap_or_default())
 }
 
 #[cfg(test)]

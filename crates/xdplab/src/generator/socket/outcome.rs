@@ -11,6 +11,7 @@ use crate::host::{CpuShares, CpuTimes};
 use crate::netlink::LinkStats;
 use crate::reading::Reading;
 use crate::sys::socket::TcpInfo;
+use crate::units::whole_nanos;
 
 /// What was counted so far, over all streams.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -221,17 +222,13 @@ impl MachineClock {
             let now = CpuTimes::read().map_err(|error| error.to_string())?;
             let (period, shares) = (now.period_since(earlier), now.since(earlier));
             let shares: Vec<CpuShares> = shares.into_values().map(Reading::into_result).collect::<Result<_, _>>()?;
-            let time = |share: fn(&CpuShares) -> f64| nanos(period.mul_f64(shares.iter().map(share).sum()));
+            let time = |share: fn(&CpuShares) -> f64| whole_nanos(period.mul_f64(shares.iter().map(share).sum()));
             let softirq_ns = time(|cpu| cpu.softirq);
             let busy_ns = time(|cpu| (1.0 - cpu.idle).max(0.0));
             Ok(MachineTime { softirq_ns, busy_ns, softirq_ns_per_byte: per_byte(softirq_ns, bytes) })
         };
         self.0.as_ref().into_result().and_then(since).into()
     }
-}
-
-pub(super) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a ratio to show")]

@@ -14,7 +14,6 @@ use nix::sys::prctl::set_timerslack;
 use nix::sys::sendfile::sendfile;
 use nix::sys::socket::{MsgFlags, Shutdown, send, shutdown};
 
-use super::outcome::nanos;
 use super::pace::Pacer;
 use super::stream::{CpuTime, Ended, Progress, again};
 use super::{Errors, Protocol};
@@ -22,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::generator::GapCounts;
 use crate::sys::affinity::Pinned;
 use crate::sys::socket::Outgoing;
+use crate::units::whole_nanos;
 
 /// How long to wait after an error that stays until somebody changes something.
 const AFTER_ERROR: Duration = Duration::from_millis(1);
@@ -205,7 +205,7 @@ impl Sending<'_> {
     /// Counts a call, where calls follow a schedule.
     fn depart(&mut self) {
         if self.pacer.is_some() {
-            self.gaps.depart(nanos(self.begin.elapsed()));
+            self.gaps.depart(whole_nanos(self.begin.elapsed()));
         }
     }
 

@@ -11,8 +11,9 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::sys::time::{TimeVal, TimeValLike as _};
 
-use super::outcome::{StreamReport, nanos};
+use super::outcome::StreamReport;
 use crate::error::{Error, Result};
+use crate::units::whole_nanos;
 
 /// How long a call of a stream waits before its thread looks whether to end.
 const PATIENCE: Duration = Duration::from_millis(20);
@@ -49,8 +50,8 @@ impl Progress {
             bytes: self.bytes(),
             datagrams: self.datagrams(),
             calls: self.calls.load(Ordering::Relaxed),
-            user_ns: nanos(time.user),
-            system_ns: nanos(time.system),
+            user_ns: whole_nanos(time.user),
+            system_ns: whole_nanos(time.system),
             ..StreamReport::default()
         }
     }
