@@ -21,7 +21,6 @@ use super::signals::Signals;
 use crate::bpf;
 use crate::device::Attachment;
 use crate::error::{Error, Result};
-use crate::generator::Rate;
 use crate::generator::tcp::{Closed, TcpFlow, TcpFlowCounts, TcpFlowSpec};
 use crate::host;
 use crate::netlink::{LinkInfo, Rtnl, XdpMode};
@@ -41,30 +40,10 @@ const SHORTEST_JUDGED: f64 = 0.5;
 /// What to send, and how.
 #[derive(Clone, Debug)]
 pub struct TcpSendSpec {
-    /// The peer.
-    pub to: SocketAddr,
-    /// The interface.
-    pub interface: String,
+    /// The flow; what is told here of the interface's number and MTU is set by [`TcpSender::open`].
+    pub flow: TcpFlowSpec,
     /// How the program is attached that takes acknowledgements.
     pub mode: XdpMode,
-    /// The CPU that sends.
-    pub cpu: usize,
-    /// Live frames that the kernel makes at once.
-    pub batch: u32,
-    /// Segments to send in all.
-    pub count: Option<u64>,
-    /// Payload bytes to deliver.
-    pub bytes: Option<u64>,
-    /// Payload bytes of a segment; `None`: as many as can be.
-    pub payload: Option<usize>,
-    /// No faster than this.
-    pub rate: Option<Rate>,
-    /// Segments that leave back to back where there is a rate.
-    pub burst: Option<u32>,
-    /// Time to live or hop limit.
-    pub ttl: u8,
-    /// How long the handshake may take.
-    pub timeout: Duration,
     /// Go on although nothing is acknowledged.
     pub keep_going: bool,
     /// Take an interface in use.
@@ -155,31 +134,18 @@ impl TcpSender {
     /// # Errors
     /// The process lacks privileges, there is no such interface, it is in use (unless `force`), has a program already or takes
     /// no redirected frames, or nobody answers.
-    pub fn open(spec: TcpSendSpec) -> Result<Self> {
+    pub fn open(mut spec: TcpSendSpec) -> Result<Self> {
         host::require_privileges()?;
         bpf::read_types_ahead();
         let mut rtnl = Rtnl::open()?;
-        let link = rtnl.link_by_name(&spec.interface)?;
+        let link = rtnl.link_by_name(&spec.flow.interface)?;
         if !spec.force {
-            host::require_unused(&spec.interface)?;
+            host::require_unused(&spec.flow.interface)?;
         }
         must_be_up(&link)?;
         let netns = NetNs::current()?;
-        let mut flow = TcpFlow::load(TcpFlowSpec {
-            to: spec.to,
-            interface: spec.interface.clone(),
-            ifindex: link.ifindex,
-            mtu: link.mtu,
-            cpu: spec.cpu,
-            batch: spec.batch,
-            count: spec.count,
-            bytes: spec.bytes,
-            payload: spec.payload,
-            rate: spec.rate,
-            burst: spec.burst,
-            ttl: spec.ttl,
-            timeout: spec.timeout,
-        })?;
+        (spec.flow.ifindex, spec.flow.mtu) = (link.ifindex, link.mtu);
+        let mut flow = TcpFlow::load(spec.flow.clone())?;
         let channels_before = readings::channels(link.ifindex);
         let attachment = Attachment::attach(flow.receive_fd(), link.ifindex, spec.mode)?;
         must_take_frames_as_it_is(&link)?;
@@ -223,7 +189,7 @@ impl TcpSender {
     }
 
     fn threads(&self) -> Vec<SendingThread> {
-        vec![SendingThread { cpu: self.spec.cpu, queue: None }]
+        vec![SendingThread { cpu: self.spec.flow.cpu, queue: None }]
     }
 
     fn accounts(&mut self) -> Result<Vec<Reading<Account>>> {
@@ -311,13 +277,13 @@ impl Source for TcpSender {
         }
         let mut why = refusals(interval);
         why.push(format!("{segments} segments were sent, {from_peer} came back, the peer's window is {window} bytes"));
-        let what = format!("send to {}", self.spec.to);
+        let what = format!("send to {}", self.spec.flow.to);
         let empty = format!("nothing was acknowledged in {:.1} s: {}", tcp.period_s, why.join("; "));
         Err(Error::invalid(what, empty).remedy("--keep-going goes on all the same"))
     }
 
     fn stop(&mut self) -> Result<()> {
-        let role = format!("sending thread on CPU {}", self.spec.cpu);
+        let role = format!("sending thread on CPU {}", self.spec.flow.cpu);
         if let Some(busy) = self.flow.stop()? {
             let segments = self.flow.counts()?.segments;
             self.cost = Some(Reading::Known(CpuCost::of(role, busy, self.begun.elapsed(), segments)));
@@ -340,9 +306,9 @@ impl Sender for TcpSender {
     fn start(&self, started: String) -> Start {
         let tcp = self.flow.local().map(|from| TcpStart {
             from,
-            to: self.spec.to,
+            to: self.spec.flow.to,
             payload: self.flow.payload_len().unwrap_or(0),
-            cpu: self.spec.cpu,
+            cpu: self.spec.flow.cpu,
         });
         let mut notes = Vec::new();
         if let Reading::NotAvailable { why } = &self.observers {
@@ -355,8 +321,8 @@ impl Sender for TcpSender {
             longest: lengths,
             frames: 1,
             flows: 1,
-            batch: self.spec.batch,
-            rate: self.spec.rate,
+            batch: self.spec.flow.batch,
+            rate: self.spec.flow.rate,
             pace: self.flow.pace(),
             trial: Reading::Known("arrived and was answered: the handshake".into()),
             alone: None,

@@ -14,6 +14,7 @@ use super::{QUEUE_BY_CPU, Reporting, send};
 use crate::cli::{Ending, live};
 use crate::error::{Error, Result};
 use crate::generator::socket::DEFAULT_PORT;
+use crate::generator::tcp::TcpFlowSpec;
 use crate::generator::{LiveFramesSpec, Rate};
 use crate::live::{Attached, Start, TcpLayout, TcpSendSpec, TcpSender, TcpStart, sizes_text};
 use crate::netlink::{Rtnl, XdpMode};
@@ -115,23 +116,28 @@ impl Options {
             Some(CpuList(cpus)) => cpus.clone(),
             None => affinity::allowed()?,
         };
-        Ok(TcpSendSpec {
+        let flow = TcpFlowSpec {
             to: self.address()?,
             interface: self.interface.clone(),
+            ifindex: 0,
+            mtu: 0,
+            cpu: cpus.first().copied().unwrap_or(0),
+            batch: self.batch_size,
+            count: self.num_packets,
+            bytes: self.bytes,
+            payload: self.size.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
+            rate: self.rate,
+            burst: self.burst,
+            ttl: self.hop_limit,
+            timeout: self.timeout,
+        };
+        Ok(TcpSendSpec {
+            flow,
             mode: match self.mode {
                 Mode::Native => XdpMode::Native,
                 Mode::Skb => XdpMode::Generic,
                 Mode::Hw => XdpMode::Offload,
             },
-            cpu: cpus.first().copied().unwrap_or(0),
-            batch: self.batch_size,
-            count: self.num_packets,
-            bytes: self.bytes,
-            rate: self.rate,
-            burst: self.burst,
-            ttl: self.hop_limit,
-            payload: self.size.map(|size| usize::try_from(size).unwrap_or(usize::MAX)),
-            timeout: self.timeout,
             keep_going: self.reporting.keep_going,
             force: self.reporting.force,
         })
