@@ -283,7 +283,7 @@ struct Intervals(Vec<Interval>);
 
 impl View for Intervals {
     fn tell(&mut self, told: Told<'_>) -> Result<ControlFlow<()>> {
-        if let Told::Interval(interval) = told {
+        if let Told::Interval(interval) | Told::Last(interval) = told {
             self.0.push(interval.clone());
         }
         Ok(ControlFlow::Continue(()))

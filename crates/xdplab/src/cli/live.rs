@@ -179,14 +179,17 @@ impl<'a> Teller<'a> {
 impl View for Teller<'_> {
     fn tell(&mut self, told: Told<'_>) -> Result<ControlFlow<()>> {
         match told {
-            Told::Interval(interval) => {
+            Told::Interval(interval) | Told::Last(interval) => {
                 if let Some((_, run)) = &mut self.record {
                     run.intervals.push(interval.clone());
                 }
                 output::tell(&if self.options.json {
                     json(&Event::Interval(interval))?
                 } else {
-                    self.lines.interval(interval, self.extended)
+                    match told {
+                        Told::Last(_) => self.lines.last(interval, self.extended),
+                        _ => self.lines.interval(interval, self.extended),
+                    }
                 })
             }
             Told::Toggle | Told::Signal if self.options.json => Ok(ControlFlow::Continue(())),

@@ -89,8 +89,10 @@ pub trait Clock {
 /// Something to tell.
 #[derive(Clone, Copy, Debug)]
 pub enum Told<'a> {
-    /// An interval is over.
+    /// An interval is over, and another follows.
     Interval(&'a Interval),
+    /// The last interval is over, before its time (it is a partial one then) or at it.
+    Last(&'a Interval),
     /// The user toggled the mode.
     Toggle,
     /// A signal came that ends the command; its last interval follows.
@@ -175,7 +177,8 @@ impl Session {
             }
             if ended.is_some() || !partial {
                 let interval = self.next_interval(&now, partial);
-                if interval.period_s > 0.0 && view.tell(Told::Interval(&interval))?.is_break() {
+                let told = if ended.is_some() { Told::Last(&interval) } else { Told::Interval(&interval) };
+                if interval.period_s > 0.0 && view.tell(told)?.is_break() {
                     ended = ended.or(Some(EndedBy::OutputClosed));
                 }
                 ended = ended.or_else(|| source.judge(&interval).err().map(failed));
@@ -241,6 +244,7 @@ mod tests {
     struct Told {
         intervals: Vec<Interval>,
         toggles: usize,
+        last: Option<usize>,
         closes_after: Option<usize>,
     }
 
@@ -311,6 +315,10 @@ mod tests {
         fn tell(&mut self, told: super::Told<'_>) -> Result<ControlFlow<()>> {
             match told {
                 super::Told::Interval(interval) => self.intervals.push(interval.clone()),
+                super::Told::Last(interval) => {
+                    self.last = Some(self.intervals.len());
+                    self.intervals.push(interval.clone());
+                }
                 super::Told::Toggle => self.toggles += 1,
                 super::Told::Signal => {}
             }
@@ -337,6 +345,11 @@ mod tests {
             assert_eq!(ended_by, EndedBy::Duration);
             assert_eq!(packets(&total), 14_000_000, "and not the 1,000 that were there before");
             assert_eq!(told.intervals.len() as f64, 14.0 / seconds);
+            assert_eq!(
+                told.last,
+                Some(told.intervals.len() - 1),
+                "the last is told as such although its time was over"
+            );
             for interval in &told.intervals {
                 assert_eq!(interval.received.as_ref().unwrap().pps.unwrap().0.round(), 1e6);
                 assert!(!interval.partial);

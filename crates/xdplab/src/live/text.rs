@@ -38,6 +38,11 @@ pub trait Lines {
     /// The line or lines of an interval.
     fn interval(&self, interval: &Interval, extended: bool) -> String;
 
+    /// Those of the last interval.
+    fn last(&self, interval: &Interval, extended: bool) -> String {
+        self.interval(interval, extended)
+    }
+
     /// The block at the end.
     fn end(&self, end: &End, extended: bool) -> String;
 }

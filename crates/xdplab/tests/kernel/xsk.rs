@@ -289,6 +289,9 @@ fn lines() {
     thread::sleep(Duration::from_millis(500));
     let ended = live.end();
     assert_eq!(ended.stdout.matches("dut0:0 ").count(), 1, "the last alone: {}", ended.stdout);
+    // The last interval is told although its time is over.
+    let ended = Live::start(&lab.dut, &["xsk-drop", "dut0", "-i", "0.1", "-Q", "--duration", "0.3"]).wait();
+    assert_eq!(ended.stdout.matches("dut0:0 ").count(), 1, "the last alone: {}", ended.stdout);
     let Some(interrupt) = interrupt() else { return };
     let live = Live::start(&lab.dut, &["xsk-drop", "dut0", "-i", "0.1", "-I", &interrupt]);
     eventually("interrupts", 5, || live.lines(" IRQs ") > 0);
